@@ -1,0 +1,96 @@
+"""Which fields the models know, at every depth, and which a value has besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from .base import Section
+from .faults import Fault
+from .parse import join
+from .v1alpha1 import Metadata
+from .words import suggestion
+
+_OBJECT_META = (
+    "annotations",
+    "creationTimestamp",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "labels",
+    "managedFields",
+    "name",
+    "namespace",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+
+
+@cache
+def known_fields(section: type[Section]) -> Mapping[str, type[Section] | None]:
+    """Map each field of ``section``, as it is written, to the section that its value or entries are, if any."""
+    return {field.alias or name: _section(field.annotation) for name, field in section.model_fields.items()}
+
+
+def unknown(section: type[Section], value: Any, path: str = "") -> tuple[tuple[Fault, ...], Any]:
+    """Return a fault for each field of ``value`` that ``section`` does not know, and ``value`` without them.
+
+    Values of other types than the section wants are returned as they are; they are faults
+    of their own. Free-form maps (pod templates and the like) are not looked into.
+    """
+    faults: list[Fault] = []
+
+    def visit(kind: type[Section], item: Any, where: str) -> Any:
+        if isinstance(item, list):
+            return [visit(kind, entry, f"{where}[{i}]") for i, entry in enumerate(item)]
+        if not isinstance(item, Mapping):
+            return item
+        fields = known_fields(kind)
+        kept = {}
+        for key, member in item.items():
+            inner = join(where, key)
+            if key in fields:
+                nested = fields[key]
+                kept[key] = member if nested is None else visit(nested, member, inner)
+            elif kind is not Metadata or key not in _OBJECT_META:
+                candidates = (*fields, *_OBJECT_META) if kind is Metadata else tuple(fields)
+                elsewhere = homes(section).get(key, ())
+                hint = f"; it belongs to {' or '.join(elsewhere[:3])}" if elsewhere else suggestion(key, candidates)
+                faults.append(Fault(inner, f"unknown field{hint}"))
+        return kept
+
+    kept = visit(section, value, path)
+    return tuple(faults), kept
+
+
+@cache
+def homes(section: type[Section]) -> Mapping[str, tuple[str, ...]]:
+    """Map each section-valued field anywhere below ``section`` to the paths at which it is known."""
+    found: dict[str, list[str]] = {}
+
+    def visit(kind: type[Section], where: str) -> None:
+        for name, nested in known_fields(kind).items():
+            if nested is not None:
+                found.setdefault(name, []).append(join(where, name))
+                visit(nested, join(where, name))
+
+    visit(section, "")
+    return {name: tuple(paths) for name, paths in found.items()}
+
+
+def _section(annotation: Any) -> type[Section] | None:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    if get_origin(annotation) in (Annotated, Union, UnionType, tuple):
+        for argument in get_args(annotation):
+            if argument in (NoneType, Ellipsis):
+                continue
+            if found := _section(argument):
+                return found
+    return None

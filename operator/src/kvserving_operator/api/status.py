@@ -1,0 +1,90 @@
+"""Status of a ``KVServing``: what the operator reports, and what the columns of kubectl show."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .base import ATOMIC, Int, Section, keyed_list
+
+Count = Annotated[Int, Field(ge=0, le=1_000_000)]
+Line = Annotated[str, Field(max_length=1024)]
+Revision = Annotated[str, Field(max_length=64)]
+Reason = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
+Timestamp = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+
+
+class Condition(Section):
+    """One aspect of the object's state, in the form of every Kubernetes condition."""
+
+    type: Annotated[str, Field(min_length=1, max_length=316)] = Field(description="Name of the condition.")
+    status: Literal["True", "False", "Unknown"] = Field(description="Whether the condition holds.")
+    observed_generation: Annotated[Int, Field(ge=0)] | None = Field(
+        default=None, description="Generation of the object that the condition describes."
+    )
+    last_transition_time: Timestamp = Field(description="When status last changed.")
+    reason: Reason = Field(description="Machine-readable reason in CamelCase.")
+    message: Annotated[str, Field(max_length=32768)] = Field(description="What happened and the way out.")
+
+
+class RoleStatus(Section):
+    """Engines of one role."""
+
+    replicas: Count = Field(description="Engines wanted.")
+    ready: Count = Field(description="Engines that are ready.")
+    summary: Annotated[str, Field(max_length=32)] = Field(description="Ready and wanted engines, such as 2/2.")
+
+
+class RolesStatus(Section):
+    """Engines of both roles."""
+
+    prefill: RoleStatus | None = Field(default=None, description="Prefill engines; absent in aggregated mode.")
+    decode: RoleStatus | None = Field(default=None, description="Decode engines.")
+
+
+class EngineStatus(Section):
+    """Engine that was chosen for the object."""
+
+    version: Annotated[str, Field(max_length=32)] = Field(description="vLLM version.")
+    image: Line = Field(description="Engine image.")
+
+
+class TierStatus(Section):
+    """State of the tiers in one line each."""
+
+    l1: Annotated[str, Field(max_length=128)] | None = Field(default=None, description="Size and owner of L1, or off.")
+    l2: Annotated[str, Field(max_length=128)] | None = Field(default=None, description="Kind and size of L2, or off.")
+
+
+class FieldError(Section):
+    """One fault of the object."""
+
+    path: Line = Field(description="Path of the field.")
+    message: Annotated[str, Field(max_length=4096)] = Field(description="What is wrong and the way out.")
+
+
+class KVServingStatus(Section):
+    """What the operator observed and decided."""
+
+    observed_generation: Annotated[Int, Field(ge=0)] | None = Field(
+        default=None, description="Generation of the object that this status describes."
+    )
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=32, json_schema_extra=keyed_list("type"))] = Field(
+        default=(), description="Conditions; Ready sums them up."
+    )
+    roles: RolesStatus | None = Field(default=None, description="Engines of both roles.")
+    transfer: Annotated[str, Field(max_length=64)] | None = Field(
+        default=None, description="Result of the last check that KV moves, such as Verified or RecomputingKV."
+    )
+    url: Line | None = Field(default=None, description="Address of the service inside the cluster.")
+    model: Line | None = Field(default=None, description="Served model name.")
+    engine: EngineStatus | None = Field(default=None, description="Engine that was chosen for the object.")
+    tiers: TierStatus | None = Field(default=None, description="State of the tiers.")
+    revision: Revision | None = Field(default=None, description="Revision that serves traffic.")
+    updating_revision: Revision | None = Field(
+        default=None, description="Revision that is coming up, during a rollout."
+    )
+    errors: Annotated[tuple[FieldError, ...], Field(max_length=64, json_schema_extra=ATOMIC)] = Field(
+        default=(), description="Faults of the object; while there are any, nothing is changed."
+    )

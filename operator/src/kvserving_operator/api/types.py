@@ -1,0 +1,177 @@
+"""Scalar types of the API: sizes, durations, percentages and ratios in Kubernetes notation.
+
+Each is a ``str`` that keeps what the user wrote and adds its value, so that an object
+renders back unchanged. A bad value raises ``ValueError`` with the value and the reason.
+Each also states its form as a JSON schema, from which the CRD is made.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Any, ClassVar, Self
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
+_DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
+_SECONDS = {"h": 3600, "m": 60, "s": 1}
+SHOWN = 60
+
+
+class _Scalar(str):
+    """A string with a validated form. Subclasses set ``pattern``, ``expected`` and ``longest``.
+
+    With ``whole_numbers``, a number from ``least`` on is taken as well.
+    """
+
+    pattern: ClassVar[str]
+    expected: ClassVar[str]
+    longest: ClassVar[int]
+    whole_numbers: ClassVar[bool] = False
+    least: ClassVar[int] = 1
+
+    def __new__(cls, value: object) -> Self:
+        return super().__new__(cls, cls.check(str(value)))
+
+    @classmethod
+    def check(cls, value: str) -> str:
+        """Return ``value`` when it has the form; raise ``ValueError`` with the reason otherwise."""
+        if len(value) > cls.longest or not re.fullmatch(cls.pattern, value, re.ASCII):
+            raise ValueError(f"{quoted(value)} is not {cls.expected}")
+        return value
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
+        )
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        shape: dict[str, Any] = {"maxLength": cls.longest, "pattern": f"^{cls.pattern}$"}
+        if cls.whole_numbers:
+            return {"x-kubernetes-int-or-string": True, "minimum": cls.least, **shape}
+        return {"type": "string", **shape}
+
+    @classmethod
+    def _validate(cls, value: object) -> Self:
+        if isinstance(value, float):
+            raise ValueError(f"{value!r} is a number with a fraction: write it in quotes")
+        if isinstance(value, bool) or not isinstance(value, (str, int)):
+            raise ValueError(f"{quoted(value)} is not {cls.expected}")
+        if isinstance(value, int) and not cls.whole_numbers:
+            raise ValueError(f"{value} is a number, not {cls.expected}")
+        return cls(value)
+
+
+class Quantity(_Scalar):
+    """A positive size such as ``64Gi``; ``bytes`` is its value."""
+
+    pattern = r"[0-9]+(\.[0-9]{1,3})?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?"
+    expected = "a size such as 512Mi or 64Gi"
+    longest = 24
+    whole_numbers = True
+
+    @classmethod
+    def check(cls, value: str) -> str:
+        """As for every scalar; a size is also greater than zero unless zero is allowed."""
+        if value.startswith("-"):
+            raise ValueError(f"{quoted(value)} is negative: a size must be greater than zero")
+        super().check(value)
+        if cls.least > 0 and _amount(value) == 0:
+            raise ValueError(f"{value!r} must be greater than zero")
+        return value
+
+    @property
+    def bytes(self) -> int:
+        """Size in bytes, fractions rounded up."""
+        return int(_amount(self).to_integral_value(rounding="ROUND_CEILING"))
+
+
+class QuantityOrZero(Quantity):
+    """A size that may be ``0``, which switches the feature off."""
+
+    least = 0
+
+
+class ResourceQuantity(Quantity):
+    """An amount of a container resource: ``4``, ``500m``, ``1.5`` or ``64Gi``; zero is allowed."""
+
+    pattern = r"[0-9]+(\.[0-9]{1,3})?(m|Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?"
+    expected = "an amount such as 4, 500m or 64Gi"
+    least = 0
+
+    @property
+    def value(self) -> Decimal:
+        """The exact amount: cores, devices or bytes."""
+        return _amount(self)
+
+
+class Duration(_Scalar):
+    """A duration such as ``90s`` or ``1h30m``; ``seconds`` is its value."""
+
+    pattern = r"([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?"
+    expected = "a duration such as 30s, 5m or 1h30m"
+    longest = 21
+
+    @classmethod
+    def check(cls, value: str) -> str:
+        """As for every scalar; a duration is also greater than zero."""
+        super().check(value)
+        if not value or _seconds(value) == 0:
+            raise ValueError(f"{value!r} must be greater than zero, such as 30s, 5m or 1h30m")
+        return value
+
+    @property
+    def seconds(self) -> int:
+        """Whole seconds."""
+        return _seconds(self)
+
+
+class Percentage(_Scalar):
+    """A share from ``1%`` to ``100%``; ``percent`` is its value."""
+
+    pattern = r"([1-9][0-9]?|100)%"
+    expected = "a percentage from 1% to 100%"
+    longest = 4
+
+    @property
+    def percent(self) -> int:
+        """The number before the sign."""
+        return int(self[:-1])
+
+
+class Ratio(_Scalar):
+    """Prefill to decode replicas, such as ``1:4``."""
+
+    pattern = r"[1-9][0-9]{0,3}:[1-9][0-9]{0,3}"
+    expected = 'a ratio of prefill to decode replicas such as "1:4"'
+    longest = 9
+
+    @property
+    def terms(self) -> tuple[int, int]:
+        """(prefill, decode)."""
+        prefill, decode = self.split(":")
+        return int(prefill), int(decode)
+
+
+def quoted(value: object) -> str:
+    """Return ``value`` as messages quote it, cut to ``SHOWN`` characters."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+
+
+def _amount(value: str) -> Decimal:
+    match = re.fullmatch(r"([0-9.]+)([A-Za-z]*)", value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a size")
+    number, unit = match.groups()
+    if unit == "m":
+        return Decimal(number) / 1000
+    return Decimal(number) * (_BINARY.get(unit) or _DECIMAL[unit])
+
+
+def _seconds(value: str) -> int:
+    return sum(int(n) * _SECONDS[u] for n, u in re.findall(r"([0-9]+)([hms])", value))

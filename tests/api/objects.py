@@ -1,0 +1,32 @@
+"""Objects for the tests of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+
+def serving(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a small valid object with ``changes``: values by path, ``None`` removes a field."""
+    obj: dict[str, Any] = {
+        "apiVersion": "kvserving.dev/v1alpha1",
+        "kind": "KVServing",
+        "metadata": {"name": "qwen"},
+        "spec": {"model": {"uri": "hf://Qwen/Qwen3-8B"}, "prefill": {}, "decode": {}},
+    }
+    for path, value in (changes or {}).items():
+        put(obj, path, value)
+    return obj
+
+
+def put(obj: dict[str, Any], path: str, value: Any) -> None:
+    """Set the field at ``path`` (``spec.a.b`` or ``spec.a[0].b``), or remove it for ``None``."""
+    *parents, last = re.findall(r"[^.\[\]]+", path)
+    node: Any = obj
+    for part in parents:
+        node = node[int(part)] if part.isdigit() else node.setdefault(part, {})
+    if value is None:
+        node.pop(last, None)
+    else:
+        node[last] = value
