@@ -1,0 +1,186 @@
+"""Typed tiers and weights as vLLM's ``--kv-transfer-config``, for each role.
+
+Prefill and decode always carry NIXL. With tiers, a MultiConnector holds NIXL, the derived
+tiers and further connectors, in this order; its own role is ``kv_both`` because vLLM's
+scheduler reads the outer role, and the children carry theirs. Only keys that the engine
+version accepts are written, and no child carries an engine id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from .api.v1alpha1 import L2, KVServingSpec, RoleName
+from .engines.catalog import UPSTREAM_CONNECTORS, EngineBuild
+
+NIXL = "NixlConnector"
+MULTI = "MultiConnector"
+TIERED = "TieredOffloadConnector"
+WORKER = "WorkerCacheConnector"
+MOONCAKE = "MooncakeStoreConnector"
+
+MODULES = {
+    NIXL: "kvserving_connector.vllm.nixl",
+    MULTI: "kvserving_connector.vllm.multi",
+    TIERED: "kvserving_connector.vllm.offload",
+    WORKER: "kvserving_connector.vllm.worker",
+}
+STORE_TIER_MODULE = "kvserving_connector.vllm.tier"
+
+# A request that the router paired must load from its prefill engine, whatever a tier holds.
+NIXL_WEIGHT = 1_000_000
+TIER_WEIGHT = 1
+BOUNCE_POOL_BYTES = 2 * 2**30
+
+
+def known(name: str) -> bool:
+    """Whether a connector of this name exists, ours or vLLM's."""
+    return name in MODULES or name in UPSTREAM_CONNECTORS
+
+
+def supports_hybrid(name: str) -> bool:
+    """Whether the connector supports vLLM's hybrid memory allocator; unknown names do not."""
+    return name in MODULES or UPSTREAM_CONNECTORS.get(name, False)
+
+
+def l2_type(l2: L2 | None) -> str:
+    """The kind of store, with the default: valkey where a size is given, otherwise none."""
+    if l2 is None:
+        return "none"
+    return l2.type or ("valkey" if l2.size is not None else "none")
+
+
+def roles_with_l1(spec: KVServingSpec) -> tuple[RoleName, ...]:
+    """Roles that have the L1 tier. Without a prefill role it is always decode."""
+    if spec.cache.l1 is None:
+        return ()
+    return spec.cache.l1.roles if spec.prefill is not None else ("decode",)
+
+
+def roles_with_l2(spec: KVServingSpec) -> tuple[RoleName, ...]:
+    """Roles that use the L2 tier. Without a prefill role it is always decode."""
+    if spec.cache.l2 is None or l2_type(spec.cache.l2) == "none":
+        return ()
+    return spec.cache.l2.roles if spec.prefill is not None else ("decode",)
+
+
+def tier_name(spec: KVServingSpec) -> str:
+    """Class of the derived tier: the workers index it where several hosts make one engine."""
+    l1 = spec.cache.l1
+    owner = l1.owner if l1 is not None else "auto"
+    spread = max(spec.decode.nodes, spec.prefill.nodes if spec.prefill else 1) > 1
+    return WORKER if owner == "worker" or (owner == "auto" and spread) else TIERED
+
+
+def tier_children(spec: KVServingSpec, role: RoleName | None = None) -> tuple[str, ...]:
+    """Names of the connectors beside NIXL: derived tiers, then further ones, for one role or for any."""
+    l1, l2 = roles_with_l1(spec), roles_with_l2(spec)
+    kind = l2_type(spec.cache.l2)
+
+    def has(roles: tuple[RoleName, ...]) -> bool:
+        return bool(roles) if role is None else role in roles
+
+    names = []
+    if has(l1) or (has(l2) and kind != "mooncake"):
+        names.append(tier_name(spec))
+    if has(l2) and kind == "mooncake":
+        names.append(MOONCAKE)
+    derived = {NIXL, *names, tier_name(spec), MOONCAKE if kind == "mooncake" else NIXL}
+    names += [connector.name for connector in spec.cache.connectors if connector.name not in derived]
+    return tuple(names)
+
+
+def weights(spec: KVServingSpec) -> dict[str, int]:
+    """Weight of every connector of the object: the user's, or the default."""
+    names = (*((NIXL,) if spec.prefill is not None else ()), *tier_children(spec))
+    given = {connector.name: connector.weight for connector in spec.cache.connectors}
+    return {name: given.get(name, NIXL_WEIGHT if name == NIXL else TIER_WEIGHT) for name in names}
+
+
+def transfer_config(
+    spec: KVServingSpec, build: EngineBuild, role: RoleName, store: Mapping[str, Any] | None
+) -> dict[str, Any] | None:
+    """The value of ``--kv-transfer-config`` of one role; None where the role needs no connector.
+
+    ``store`` is the L2 tier's own configuration for roles that use it, as ``plan.storage``
+    makes it.
+    """
+    weight = weights(spec)
+    tiers = [_tier(spec, name, role, weight[name], store) for name in tier_children(spec, role)]
+    if spec.prefill is None:
+        if not tiers:
+            return None
+        config = tiers[0] if len(tiers) == 1 else _multi(tiers)
+    else:
+        nixl = _nixl(spec, build, role)
+        if tiers:
+            nixl["kv_connector_extra_config"]["load_weight"] = weight[NIXL]
+        config = _multi([nixl, *tiers]) if tiers else nixl
+    config["kv_load_failure_policy"] = spec.transfer.on_failure
+    if build.device == "cpu":
+        config["kv_buffer_device"] = "cpu"
+    return {key: value for key, value in config.items() if key in build.transfer_keys}
+
+
+def render(config: Mapping[str, Any]) -> str:
+    """``config`` as one argument: compact JSON, keys in the order they were written."""
+    return json.dumps(config, separators=(",", ":"), ensure_ascii=True)
+
+
+def _multi(children: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "kv_connector": MULTI,
+        "kv_connector_module_path": MODULES[MULTI],
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": children},
+    }
+
+
+def _nixl(spec: KVServingSpec, build: EngineBuild, role: RoleName) -> dict[str, Any]:
+    extra: dict[str, Any] = {"kv_lease_duration": spec.transfer.lease.seconds}
+    if build.device == "gpu":
+        extra["staging_bytes"] = spec.transfer.staging_memory.bytes
+    return {
+        "kv_connector": NIXL,
+        "kv_connector_module_path": MODULES[NIXL],
+        "kv_role": "kv_producer" if role == "prefill" else "kv_consumer",
+        "kv_buffer_device": "cpu" if build.device == "cpu" else "cuda",
+        "kv_connector_extra_config": extra,
+    }
+
+
+def _tier(
+    spec: KVServingSpec, name: str, role: RoleName, weight: int, store: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    extra: dict[str, Any] = {"load_weight": weight}
+    if name in (TIERED, WORKER):
+        extra |= _tiered(spec, role, store)
+    elif name == MOONCAKE:
+        extra |= {"load_async": True, "lookup_async": True}
+    child: dict[str, Any] = {"kv_connector": name}
+    if name in MODULES:
+        child["kv_connector_module_path"] = MODULES[name]
+    return {**child, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+
+
+def _tiered(spec: KVServingSpec, role: RoleName, store: Mapping[str, Any] | None) -> dict[str, Any]:
+    l1 = spec.cache.l1
+    here = l1 is not None and role in roles_with_l1(spec)
+    extra: dict[str, Any] = {
+        "cpu_bytes_to_use": l1.size.bytes if l1 is not None and here else BOUNCE_POOL_BYTES,
+        "eviction_policy": l1.policy if l1 is not None else "lru",
+        # Synchronous loads that fail corrupt output on the V2 runner, so there are none.
+        "sync_load_budget_bytes": 0,
+    }
+    l2 = spec.cache.l2
+    if store is not None and l2 is not None and role in roles_with_l2(spec):
+        extra |= {
+            "spec_name": "TieringOffloadingSpec",
+            # Ours to judge, not the tier's: vLLM's own tiers refuse settings they do not know.
+            "loads": l2.loads,
+            "load_timeout_s": l2.load_timeout.seconds,
+            "secondary_tiers": [dict(store)],
+        }
+    return extra

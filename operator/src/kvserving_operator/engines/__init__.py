@@ -1,0 +1,1 @@
+"""What is known about vLLM engines: versions, images and their command line."""

@@ -1,0 +1,78 @@
+"""Host memory of an engine: what a pod needs, and whether a limit holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .api.v1alpha1 import KVServingSpec, RoleName
+from .connectors import BOUNCE_POOL_BYTES, MOONCAKE, roles_with_l1, roles_with_l2, tier_children
+
+GI = 2**30
+BASELINE_BYTES = 8 * GI
+RANK_BYTES = 3 * GI
+SHM_MARGIN_BYTES = 2 * GI
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """The parts, in bytes, that a container's memory limit must hold.
+
+    ``baseline`` is the engine's own processes while they load a model: 8 GiB, and 3 GiB for
+    each further rank. ``pool`` is the bounce pool of an L2 tier without L1.
+    """
+
+    baseline: int
+    l1: int
+    pool: int
+
+    @property
+    def margin(self) -> int:
+        """10 % of L1: pinned allocations are rounded up."""
+        return -(-self.l1 // 10)
+
+    @property
+    def total(self) -> int:
+        """The sum of all parts."""
+        return self.baseline + self.l1 + self.pool + self.margin
+
+    @property
+    def tiers(self) -> int:
+        """What the tiers hold in ``/dev/shm``."""
+        return self.l1 + self.pool
+
+    @property
+    def shm(self) -> int:
+        """Least size of ``/dev/shm``: the tiers and 2 GiB for the engine's own segments."""
+        return self.tiers + SHM_MARGIN_BYTES
+
+    def explain(self) -> str:
+        """The sum as a person reads it."""
+        parts = [(self.baseline, "engine"), (self.l1, "L1"), (self.margin, "10% of L1"), (self.pool, "L2 bounce pool")]
+        return " + ".join(f"{size(value)} {word}" for value, word in parts if value) + f" = {size(self.total)}"
+
+
+def host_memory(spec: KVServingSpec, role: RoleName) -> HostMemory:
+    """What one engine of ``role`` takes of its host's memory. Staging is device memory and not in it."""
+    section = spec.prefill if role == "prefill" else spec.decode
+    parallel = section.parallelism if section is not None else spec.decode.parallelism
+    ranks = parallel.tensor * parallel.pipeline * parallel.data
+    l1 = spec.cache.l1
+    l1_bytes = l1.size.bytes if l1 is not None and role in roles_with_l1(spec) else 0
+    pooled = role in roles_with_l2(spec) and not l1_bytes and MOONCAKE not in tier_children(spec, role)
+    return HostMemory(
+        baseline=BASELINE_BYTES + RANK_BYTES * (ranks - 1), l1=l1_bytes, pool=BOUNCE_POOL_BYTES if pooled else 0
+    )
+
+
+def quantity(value: int) -> str:
+    """Bytes as an exact Kubernetes quantity, in the largest binary unit that divides them."""
+    for unit, factor in (("Ti", 2**40), ("Gi", GI), ("Mi", 2**20), ("Ki", 2**10)):
+        if value and value % factor == 0:
+            return f"{value // factor}{unit}"
+    return str(value)
+
+
+def size(value: int) -> str:
+    """Bytes for people: GiB with one decimal where it is not whole."""
+    whole = value / GI
+    return f"{value // GI}Gi" if value % GI == 0 else f"{whole:.1f}Gi"

@@ -1,0 +1,99 @@
+"""Checks of what users add to the engines' command line, beyond the rules that ``api.owned`` makes.
+
+Rules see one argument at a time, whole. Found here: beginnings that vLLM takes for a flag,
+keys inside a value that the engine's version does not know, speculation on one role, ports.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ..api import owned
+from ..api.faults import Fault
+from ..api.v1alpha1 import RoleName
+from ..engines import arguments
+from ..profile import SPECULATION, flag_values, harmless_speculation
+from . import ports
+from .context import Context
+
+_KEY = re.compile(r"[a-z][a-z0-9_]{0,60}")
+
+
+def faults(ctx: Context) -> Iterator[Fault]:
+    """Faults in ``args`` of the engine and of each role."""
+    for section, args in _places(ctx):
+        yield from _flags(ctx, section, args)
+    yield from _port(ctx)
+    if ctx.spec.prefill is not None:
+        yield from _one_sided(ctx)
+
+
+def _places(ctx: Context) -> Iterator[tuple[owned.Section, Sequence[str]]]:
+    yield "engine", ctx.spec.engine.args
+    for role in ctx.roles:
+        yield role, ctx.role(role).args
+
+
+def _flags(ctx: Context, section: owned.Section, args: Sequence[str]) -> Iterator[Fault]:
+    kvcached = ctx.spec.kvcached.enabled
+    refused = [flag for flag in owned.FLAGS if flag.refused(section, kvcached=kvcached)]
+    seen = {flag for flag in refused if any(flag.matches(argument) for argument in args)}
+    for written in arguments.parse(args):
+        name = arguments.positive(written.name)
+        flag = next((flag for flag in refused if flag.matches(args[written.start])), None)
+        if flag is None:
+            flag = next((flag for flag in refused if flag.begins_with(name)), None)
+            if flag is not None and flag not in seen:
+                seen.add(flag)
+                yield Fault(f"spec.{section}.args", f"{name}, short for {flag.shown}, {flag.why}", name)
+        if flag is owned.TRANSFER_CONFIG:
+            yield from _unknown_keys(ctx, section, written)
+
+
+def _unknown_keys(ctx: Context, section: owned.Section, written: arguments.Flag) -> Iterator[Fault]:
+    unknown = sorted(key for key in set(written.json() or ()) - ctx.build.transfer_keys if _KEY.fullmatch(key))
+    if unknown:
+        message = (
+            f"vLLM {ctx.build.version} does not know {', '.join(unknown[:5])}: "
+            "remove them with the rest, the operator writes what this version needs"
+        )
+        yield Fault(f"spec.{section}.args", message, unknown[0])
+
+
+def _port(ctx: Context) -> Iterator[Fault]:
+    found: dict[RoleName, int] = {}
+    for section, args in _places(ctx):
+        value = arguments.last_value(args, owned.PORT.shown)
+        if value is not None and not (value.isdigit() and 1 <= int(value) <= 65535):
+            yield Fault(f"spec.{section}.args", f"--port {value} is not a port from 1 to 65535", value)
+            return
+    for role in ctx.roles:
+        if len(arguments.find((*ctx.spec.engine.args, *ctx.role(role).args), owned.PORT.shown)) > 1:
+            return
+        found[role] = port = ports.engine_http(ctx.spec.engine.args, ctx.role(role))
+    for role, port in found.items():
+        base = ports.side_channel(role, ctx.role(role))
+        encoder = ports.encoder_channel(role, ctx.role(role))
+        if any(first <= port < first + ports.MOST_RANKS for first in (base, encoder)):
+            yield Fault(f"spec.{role}.args", f"--port {port} lies in the range of the side channels: choose another")
+            return
+    if len(set(found.values())) > 1:
+        pair = " and ".join(f"{role} {port}" for role, port in found.items())
+        message = f"--port differs between the roles ({pair}): the router knows one; use spec.engine.args"
+        yield Fault("spec.prefill.args", message)
+
+
+def _one_sided(ctx: Context) -> Iterator[Fault]:
+    """Speculation with a draft model on one role: rules cannot tell it from n-gram, which may be there."""
+    engine = flag_values(ctx.spec.engine.args)
+    sides = {role: flag_values(ctx.role(role).args) for role in ctx.roles}
+    for name in SPECULATION:
+        values = {role: sides[role].get(name, engine.get(name)) for role in ctx.roles}
+        if values["prefill"] == values["decode"]:
+            continue
+        if all(value is None or harmless_speculation(name, value) for value in values.values()):
+            continue
+        role: RoleName = "decode" if name in sides["decode"] else "prefill"
+        message = f"{name} with a draft model must be equal in both roles: move it to spec.engine.args"
+        yield Fault(f"spec.{role}.args", message, name)

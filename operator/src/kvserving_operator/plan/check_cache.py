@@ -1,0 +1,111 @@
+"""Checks of tiers, connectors and host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..api.faults import Fault
+from ..connectors import NIXL, known, l2_type, roles_with_l1, supports_hybrid, tier_children, weights
+from ..memory import host_memory, size
+from .context import Context
+
+
+def faults(ctx: Context) -> Iterator[Fault]:
+    """Faults in ``cache``, in the hybrid setting and in what the tiers need of the host."""
+    yield from _l1(ctx)
+    yield from _l2(ctx)
+    yield from _two_buckets(ctx)
+    yield from _connectors(ctx)
+    yield from _hybrid(ctx)
+
+
+def _l1(ctx: Context) -> Iterator[Fault]:
+    for role in ctx.roles:
+        limit = ctx.role(role).resources.limits.get("memory")
+        need = host_memory(ctx.spec, role)
+        if limit is None or not need.tiers or limit.bytes >= need.total:
+            continue
+        l1 = ctx.spec.cache.l1
+        on_l1 = l1 is not None and role in roles_with_l1(ctx.spec)
+        path, value = ("spec.cache.l1.size", str(l1.size)) if on_l1 and l1 else ("spec.cache.l2", size(need.pool))
+        message = (
+            f"{value} does not fit into spec.{role}.resources.limits.memory {limit}: {need.explain()}. "
+            f"Raise the limit to {size(need.total)} or make the tier smaller"
+        )
+        yield Fault(path, message, value)
+
+
+def _l2(ctx: Context) -> Iterator[Fault]:
+    l2 = ctx.spec.cache.l2
+    kind = l2_type(l2)
+    if l2 is None or kind == "none":
+        return
+    if kind in ("valkey", "filesystem") and l2.size is None:
+        yield Fault("spec.cache.l2.size", f"a {kind} store needs a size")
+    if kind in ("s3", "mooncake", "external") and l2.url is None:
+        yield Fault("spec.cache.l2.url", f"a store of type {kind} needs its address")
+    if kind == "s3" and l2.url is not None and not l2.url.startswith("s3://"):
+        yield Fault("spec.cache.l2.url", f"{l2.url!r} is not s3://bucket/path", l2.url)
+    if kind == "filesystem" and l2.replicas > 1:
+        yield Fault("spec.cache.l2.replicas", f"{l2.replicas}: a filesystem has no shards; leave it out")
+    if l2.url is not None and _has_password(l2.url):
+        yield Fault("spec.cache.l2.url", "holds credentials: put them into a Secret and name it in secretRef")
+    if kind == "valkey" and l2.size is not None and l2.size.bytes // l2.replicas < 64 * 2**20:
+        yield Fault("spec.cache.l2.size", f"{l2.size} leaves less than 64Mi for each of {l2.replicas} shards", l2.size)
+
+
+def _two_buckets(ctx: Context) -> Iterator[Fault]:
+    """One container has one set of bucket credentials: the model's and the store's must be the same Secret."""
+    model, l2 = ctx.spec.model, ctx.spec.cache.l2
+    if l2 is None or l2_type(l2) != "s3" or not model.uri.startswith("s3://"):
+        return
+    if l2.secret_ref is not None and model.secret_ref is not None and l2.secret_ref != model.secret_ref:
+        message = f"{l2.secret_ref} differs from spec.model.secretRef {model.secret_ref}: an engine has one set of keys"
+        yield Fault("spec.cache.l2.secretRef", message, l2.secret_ref)
+
+
+def _has_password(url: str) -> bool:
+    return "@" in url.partition("://")[2].split("/", 1)[0]
+
+
+def _connectors(ctx: Context) -> Iterator[Fault]:
+    names = [connector.name for connector in ctx.spec.cache.connectors]
+    for index, name in enumerate(names):
+        path = f"spec.cache.connectors[{index}].name"
+        if name in names[:index]:
+            yield Fault(path, f"{name} is named twice: a connector has one weight", name)
+        elif not known(name):
+            yield Fault(path, f"{name} is neither a connector of ours nor one that vLLM registers", name)
+        elif name == "MultiConnector":
+            yield Fault(path, "MultiConnector holds the others and cannot be one of them: remove it", name)
+    if not ctx.disaggregated:
+        return
+    chosen = weights(ctx.spec)
+    above = [name for name, weight in chosen.items() if name != NIXL and weight >= chosen[NIXL]]
+    if above:
+        message = (
+            f"NixlConnector's weight {chosen[NIXL]} must be the highest, above {', '.join(above)}: "
+            "otherwise decode leaves the KV that prefill holds for it and may recompute"
+        )
+        yield Fault("spec.cache.connectors", message)
+
+
+def _hybrid(ctx: Context) -> Iterator[Fault]:
+    asked, several = ctx.spec.engine.kv.hybrid, ctx.facts.several_groups
+    without = [name for name in tier_children(ctx.spec) if not supports_hybrid(name)]
+    if without and (asked == "enabled" or (asked == "auto" and ctx.facts.kind == "recurrent")):
+        yield Fault(
+            "spec.engine.kv.hybrid",
+            f"{', '.join(without)} does not support vLLM's hybrid memory allocator (HMA), and one such child turns it "
+            "off for the whole engine: set it to disabled where the model allows that, or drop the connector from "
+            "spec.cache.connectors",
+            asked,
+        )
+    if asked == "disabled" and ctx.facts.kind == "recurrent":
+        yield Fault("spec.engine.kv.hybrid", "a model with recurrent layers does not run without it: use auto", asked)
+    if ctx.spec.transfer.on_failure == "recompute" and several:
+        message = (
+            "recompute corrupts models with several cache groups "
+            f"(this one: {ctx.facts.kind}), so only fail is allowed for them"
+        )
+        yield Fault("spec.transfer.onFailure", message, "recompute")

@@ -1,0 +1,127 @@
+"""Checks of versions, model, parallelism, replicas and router, beyond the rules of the API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..api.faults import Fault
+from ..engines import catalog
+from . import sources
+from .context import Context
+
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+
+
+def faults(ctx: Context) -> Iterator[Fault]:
+    """Faults in the shape of the service: engine, roles, router."""
+    yield from _version(ctx)
+    yield from _model(ctx)
+    yield from _parallelism(ctx)
+    yield from _replicas(ctx)
+    yield from _router(ctx)
+
+
+def _version(ctx: Context) -> Iterator[Fault]:
+    build, kvcached = ctx.build, ctx.spec.kvcached.enabled
+    if not build.supported:
+        oldest = catalog.text(catalog.OLDEST)
+        yield Fault("spec.engine.version", f"vLLM {build.version} is older than {oldest}, the oldest that works")
+        return
+    if kvcached and not ctx.cpu and not build.kvcached_supported:
+        newest = catalog.text(catalog.NEWEST_KVCACHED)
+        message = (
+            f"kvcached {catalog.KVCACHED_VERSION} does not run on vLLM {build.version}: "
+            f"the newest version it supports is {newest}. Set spec.engine.version to it or leave it out"
+        )
+        yield Fault("spec.kvcached.enabled", message, "true")
+    for index, variable in enumerate(ctx.spec.engine.env):
+        if not kvcached or variable.name != RUNNER or variable.value is None:
+            continue
+        if build.kvcached_runner in (None, variable.value):
+            continue
+        needed = "V2" if build.kvcached_runner == "1" else "V1"
+        message = f"kvcached needs the {needed} model runner on vLLM {build.version}: remove {RUNNER}"
+        yield Fault(f"spec.engine.env[{index}]", message, variable.value)
+    if ctx.facts.kind == "recurrent" and build.parts < (0, 24, 0):
+        yield Fault("spec.engine.version", f"models with recurrent layers need vLLM 0.24 or newer, not {build.version}")
+
+
+def _model(ctx: Context) -> Iterator[Fault]:
+    model = ctx.spec.model
+    addresses = [("spec.model.uri", model.uri)]
+    addresses += [(f"spec.model.loras[{index}].uri", lora.uri) for index, lora in enumerate(model.loras)]
+    for path, uri in addresses:
+        scheme, found, rest = uri.partition("://")
+        if not found or scheme not in sources.SCHEMES or not rest.strip("/"):
+            forms = "hf://owner/name, pvc://claim/path, s3://bucket/path or file:///path"
+            yield Fault(path, f"{uri!r} is not {forms}", uri)
+        elif scheme == "s3" and path != "spec.model.uri":
+            yield Fault(path, f"{uri!r}: vLLM loads no adapters from a bucket; use hf:// or pvc://", uri)
+        elif scheme == "file" and not rest.startswith("/"):
+            yield Fault(path, f"{uri!r} names no absolute path: write file:///path", uri)
+
+
+def _parallelism(ctx: Context) -> Iterator[Fault]:
+    for role in ctx.roles:
+        section = ctx.role(role)
+        if section.nodes > 1:
+            message = f"{section.nodes}: engines that span nodes are not supported by this release; use 1"
+            yield Fault(f"spec.{role}.nodes", message, str(section.nodes))
+        parallel = section.parallelism
+        devices = parallel.tensor * parallel.pipeline * parallel.data
+        limit = section.resources.limits.get("nvidia.com/gpu")
+        if ctx.cpu and limit is not None:
+            message = "names GPUs, but spec.engine.device is cpu: remove it or change the device"
+            yield Fault(f"spec.{role}.resources.limits", message, str(limit))
+        elif limit is not None and limit.bytes != devices:
+            path = f"spec.{role}.resources.limits[nvidia.com/gpu]"
+            yield Fault(path, f"{limit} differs from spec.{role}.parallelism, which needs {devices}", str(limit))
+    if ctx.spec.prefill is not None:
+        yield from _replicated_heads(ctx, ctx.spec.prefill.parallelism.tensor, ctx.spec.decode.parallelism.tensor)
+
+
+def _replicated_heads(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:
+    facts = ctx.facts
+    if facts.kv_heads is None or facts.latent or facts.kind == "recurrent":
+        return
+    if prefill > decode and prefill > facts.kv_heads:
+        yield Fault(
+            "spec.prefill.parallelism.tensor",
+            f"{prefill} ranks hold copies of the model's {facts.kv_heads} KV heads, and NIXL cannot transfer copies "
+            f"to fewer ranks: spec.decode.parallelism.tensor is {decode}. Use at most {facts.kv_heads} for prefill, "
+            f"or at least {prefill} for decode",
+            str(prefill),
+        )
+
+
+def _replicas(ctx: Context) -> Iterator[Fault]:
+    """Replicas that follow from defaults; rules see only those that are written."""
+    prefill, decode = ctx.spec.prefill, ctx.spec.decode
+    if prefill is None or prefill.autoscaling is not None or decode.autoscaling is not None:
+        return
+    if prefill.replicas is None or decode.replicas is None:
+        counts = (count if count is not None else 1 for count in (prefill.replicas, decode.replicas))
+        yield from _ratio(ctx, *counts)
+
+
+def _ratio(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:
+    ratio = ctx.spec.ratio
+    if ratio is None or not prefill or not decode:
+        return
+    if ratio.min is not None and prefill * ratio.min.terms[1] < decode * ratio.min.terms[0]:
+        yield Fault("spec.ratio.min", f"{ratio.min} is above the replicas {prefill}:{decode}", str(ratio.min))
+    if ratio.max is not None and prefill * ratio.max.terms[1] > decode * ratio.max.terms[0]:
+        yield Fault("spec.ratio.max", f"{ratio.max} is below the replicas {prefill}:{decode}", str(ratio.max))
+
+
+def _router(ctx: Context) -> Iterator[Fault]:
+    router = ctx.spec.router
+    if router.type == "smg" and ctx.spec.model.loras:
+        message = (
+            "smg answers 404 for the name of every LoRA adapter in spec.model.loras: use vllm-router, "
+            "or leave the adapters out"
+        )
+        yield Fault("spec.router.type", message, "smg")
+    if router.type == "vllm-router" and router.policy == "powerOfTwo":
+        message = "vllm-router polls a load that vLLM does not serve: use cacheAware or roundRobin, or router smg"
+        yield Fault("spec.router.policy", message, "powerOfTwo")

@@ -1,0 +1,139 @@
+"""Checks of the users' pod templates: pieces that belong to the operator are refused, not merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ..api import owned
+from ..api.faults import Fault
+from ..api.types import Quantity
+from ..api.v1alpha1 import RoleName
+from ..memory import host_memory, size
+from . import engine, labels, sources, storage, template
+from .context import Context
+
+_POD = {
+    "automountServiceAccountToken": "engines get no token",
+    "enableServiceLinks": "a Service named vllm would stop the engine",
+    "terminationGracePeriodSeconds": "use drainTimeout and spec.transfer.lease",
+    "restartPolicy": "engines restart always",
+    "subdomain": "names are the operator's",
+    "hostname": "names are the operator's",
+}
+_ENGINE = {
+    "command": "use args of the role for further flags",
+    "args": "use args of the role",
+    "image": "use spec.engine.image",
+    "resources": "use resources of the role",
+    "lifecycle": "use drainTimeout of the role",
+    "ports": "use --port in args of the role",
+    "envFrom": "name each variable in env of the role, so that it can be checked",
+}
+_VOLUMES = frozenset({"keys", "connector", "home", "shm", "model-cache", "l2", "mooncake"})
+_SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
+
+
+def faults(ctx: Context) -> Iterator[Fault]:
+    """Faults in ``template`` of each role."""
+    for role in ctx.roles:
+        user = ctx.role(role).template
+        if user is not None:
+            yield from _template(ctx, role, user, f"spec.{role}.template")
+
+
+def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    yield from _shape(user, path)
+    metadata, spec = template.section(user, "metadata"), template.section(user, "spec")
+    for kind in ("labels", "annotations"):
+        for key in template.section(metadata, kind):
+            if str(key).startswith((labels.PREFIX, "smg.ai/")) or str(key) in labels.object_labels(ctx.name):
+                yield Fault(f"{path}.metadata.{kind}", f"{key} is set by the operator: remove it", str(key))
+    for key, hint in _POD.items():
+        if spec.get(key) is not None:
+            yield Fault(f"{path}.spec.{key}", f"is set by the operator: {hint}", str(spec[key]))
+    yield from _engine(spec, f"{path}.spec.containers[engine]")
+    for container in template.listed(spec, "initContainers"):
+        if container.get("name") == "connector":
+            yield Fault(f"{path}.spec.initContainers", "the name connector is the operator's: choose another")
+    for volume in template.listed(spec, "volumes"):
+        if volume.get("name") in _VOLUMES:
+            name = str(volume["name"])
+            yield Fault(f"{path}.spec.volumes", f"the name {name} is the operator's: choose another", name)
+    yield from _shm(ctx, role, user, path)
+
+
+def _shape(user: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    for key in user:
+        if key not in ("metadata", "spec"):
+            yield Fault(f"{path}.{key}", "unknown field: a pod template has metadata and spec", str(key))
+    spec = user.get("spec")
+    for key, value in (("metadata", user.get("metadata")), ("spec", spec)):
+        if value is not None and not isinstance(value, Mapping):
+            yield Fault(f"{path}.{key}", "must be an object")
+    metadata = template.section(user, "metadata")
+    for key in ("labels", "annotations"):
+        if metadata.get(key) is not None and not isinstance(metadata[key], Mapping):
+            yield Fault(f"{path}.metadata.{key}", "must be an object")
+    for key in ("containers", "initContainers", "volumes"):
+        items = spec.get(key) if isinstance(spec, Mapping) else None
+        if items is None:
+            continue
+        if not isinstance(items, list) or not all(_named(item) for item in items):
+            yield Fault(f"{path}.spec.{key}", "must be a list of objects with a name")
+
+
+def _named(item: object) -> bool:
+    return isinstance(item, Mapping) and isinstance(item.get("name"), str)
+
+
+def _engine(spec: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    container = template.engine_container(spec)
+    for key, hint in _ENGINE.items():
+        if container.get(key) is not None:
+            yield Fault(f"{path}.{key}", f"is set by the operator: {hint}", str(container[key]))
+    for index, variable in enumerate(template.listed(container, "env")):
+        name, value = str(variable.get("name")), variable.get("value")
+        found = (v for v in owned.VARIABLES if v.matches(name, value if isinstance(value, str) else None))
+        for variables in found:
+            yield Fault(f"{path}.env[{index}]", f"{name} {variables.why}", name)
+    reserved = (engine.KEYS_PATH, engine.CONNECTOR_PATH, engine.HOME_PATH, storage.L2_PATH, sources.CACHE_PATH)
+    for mount in template.listed(container, "volumeMounts"):
+        mounted = str(mount.get("mountPath", "")).rstrip("/")
+        if any(mounted == place or place.startswith(f"{mounted}/") for place in reserved):
+            yield Fault(f"{path}.volumeMounts", f"{mounted or '/'} would hide what the operator mounts", mounted)
+        elif mount.get("name") in _VOLUMES:
+            message = f"{mount['name']} is the operator's volume: a second mount of it is not allowed"
+            yield Fault(f"{path}.volumeMounts", message, str(mount["name"]))
+    for key in ("env", "volumeMounts"):
+        items = container.get(key)
+        if items is not None and not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
+            yield Fault(f"{path}.{key}", "must be a list of objects")
+
+
+def _shm(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    volume = template.mounts_path(user, _SHM)
+    if volume is None:
+        return
+    need = host_memory(ctx.spec, role)
+    memory = volume.get("emptyDir")
+    limit = memory.get("sizeLimit") if isinstance(memory, Mapping) else None
+    where = f"{path}.spec.volumes"
+    if not isinstance(memory, Mapping) or memory.get("medium") != "Memory":
+        if "hostPath" not in volume:
+            yield Fault(where, "the volume at /dev/shm must be an emptyDir with medium Memory, or left to the operator")
+        return
+    if limit is None:
+        return
+    try:
+        given = Quantity(limit).bytes
+    except ValueError as error:
+        yield Fault(where, f"sizeLimit: {error}", str(limit))
+        return
+    if given < need.shm:
+        holds = f"spec.cache.l1.size {ctx.spec.cache.l1.size}" if ctx.spec.cache.l1 is not None else "the engine"
+        message = (
+            f"sizeLimit {limit} of the volume at /dev/shm is too small for {holds} and 2Gi of the engine's own: "
+            f"leave /dev/shm to the operator or make it at least {size(need.shm)}"
+        )
+        yield Fault(where, message, str(limit))

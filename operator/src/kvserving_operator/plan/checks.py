@@ -1,0 +1,18 @@
+"""Every check that needs the whole object, its engine version or its model's facts."""
+
+from __future__ import annotations
+
+from ..api.faults import Fault
+from . import check_args, check_cache, check_engine, check_template
+from .context import Context
+
+
+def faults(ctx: Context) -> tuple[Fault, ...]:
+    """All faults of an object, each once, in the order of the checks."""
+    found = (
+        *check_engine.faults(ctx),
+        *check_args.faults(ctx),
+        *check_cache.faults(ctx),
+        *check_template.faults(ctx),
+    )
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,41 @@
+"""Labels of child objects and the selectors made of them."""
+
+from __future__ import annotations
+
+NAME = "kvserving.dev/name"
+ROLE = "kvserving.dev/role"
+REVISION = "kvserving.dev/revision"
+PREFIX = "kvserving.dev/"
+
+_COMPONENTS = {"prefill": "engine", "decode": "engine", "router": "router", "store": "store"}
+
+
+def object_labels(name: str) -> dict[str, str]:
+    """Labels that every child of the object carries."""
+    return {
+        NAME: name,
+        "app.kubernetes.io/name": "kvserving",
+        "app.kubernetes.io/instance": name,
+        "app.kubernetes.io/managed-by": "kvserving-operator",
+    }
+
+
+def child_labels(name: str, role: str, revision: str | None = None) -> dict[str, str]:
+    """Labels of a child that belongs to a role, and to a revision where it has one."""
+    labels = {**object_labels(name), ROLE: role, "app.kubernetes.io/component": _COMPONENTS[role]}
+    return {**labels, REVISION: revision} if revision is not None else labels
+
+
+def selector(name: str, role: str | None = None, revision: str | None = None) -> dict[str, str]:
+    """The labels that select the pods of an object, of one role, of one revision."""
+    chosen = {NAME: name}
+    if role is not None:
+        chosen[ROLE] = role
+    if revision is not None:
+        chosen[REVISION] = revision
+    return chosen
+
+
+def terms(labels: dict[str, str]) -> tuple[str, ...]:
+    """A selector as routers take it on their command line."""
+    return tuple(f"{key}={value}" for key, value in labels.items())

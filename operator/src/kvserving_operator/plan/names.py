@@ -1,0 +1,102 @@
+"""Names of child objects: DNS labels that are stable, distinct and at most 63 characters long."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from ..api.v1alpha1 import RoleName
+
+LONGEST_BASE = 40
+
+
+def base_name(name: str) -> str:
+    """``name`` as the beginning of every child's name.
+
+    Unchanged where it is a DNS label that starts with a letter. Otherwise dots become
+    dashes, a digit in front gets a letter before it, and five digits of a hash keep two
+    objects apart whose names differ only there.
+    """
+    label = name.replace(".", "-")
+    if not label[0].isalpha():
+        label = f"kv-{label}"
+    if label == name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:5]
+    return f"{label[: LONGEST_BASE - 6].rstrip('-')}-{digest}"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of one object's children in one revision."""
+
+    base: str
+    revision: str
+
+    @property
+    def short(self) -> str:
+        """The part of the revision that names carry: 8 digits."""
+        return self.revision[:8]
+
+    def engines(self, role: RoleName) -> str:
+        """Deployment of a role."""
+        return f"{self.base}-{role}-{self.short}"
+
+    def scale(self, role: RoleName) -> str:
+        """What scalers of a role act on; the same in every revision."""
+        return f"{self.base}-{role}"
+
+    @property
+    def router(self) -> str:
+        """Deployment of the router."""
+        return f"{self.base}-router-{self.short}"
+
+    @property
+    def router_account(self) -> str:
+        """ServiceAccount, Role and RoleBinding of the router."""
+        return f"{self.base}-router"
+
+    @property
+    def service(self) -> str:
+        """Service in front of the router."""
+        return self.base
+
+    @property
+    def launcher(self) -> str:
+        """ConfigMap with the router's launcher."""
+        return f"{self.base}-router-launcher"
+
+    @property
+    def keys(self) -> str:
+        """Secret with the keys that the operator makes."""
+        return f"{self.base}-keys"
+
+    @property
+    def store(self) -> str:
+        """StatefulSet, Service and Secret of the store that the operator deploys."""
+        return f"{self.base}-store"
+
+    @property
+    def l2_claim(self) -> str:
+        """Claim of a filesystem store."""
+        return f"{self.base}-l2"
+
+    @property
+    def model_claim(self) -> str:
+        """Claim that keeps model weights."""
+        return f"{self.base}-model"
+
+    @property
+    def mooncake(self) -> str:
+        """ConfigMap with the Mooncake client's settings."""
+        return f"{self.base}-mooncake"
+
+    @property
+    def engine_policy(self) -> str:
+        """Network policy of one revision's engines."""
+        return f"{self.base}-engines-{self.short}"
+
+    @property
+    def engine_monitor(self) -> str:
+        """PodMonitor of the engines."""
+        return f"{self.base}-engines"

@@ -1,0 +1,139 @@
+"""Network policies: who may reach engines, store and router, and where engines may go.
+
+Side channels and transfers have no authentication, so engines accept only routers and
+peers of their own revision, the operator (probes, counters) and the monitoring namespace.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..connectors import l2_type
+from . import labels, ports, router, storage
+from .context import Context
+from .objects import manifest
+
+_NAMESPACE = "kubernetes.io/metadata.name"
+_OPERATOR = {"app.kubernetes.io/name": "kvserving-operator"}
+
+
+def objects(ctx: Context) -> list[dict[str, Any]]:
+    """The policies of the object; none where the user switched them off."""
+    if not ctx.spec.network_policy.enabled:
+        return []
+    made = [_engines(ctx)]
+    if router.deployed(ctx):
+        made.append(_router(ctx))
+    l2 = storage.active(ctx)
+    if l2 is not None and l2_type(l2) == "valkey":
+        made.append(_store(ctx))
+    return made
+
+
+def _engines(ctx: Context) -> dict[str, Any]:
+    http = sorted({ports.engine_http(ctx.spec.engine.args, ctx.role(role)) for role in ctx.roles})
+    peers = _engine_pods(ctx, ctx.revision)
+    routers = _pods(labels.selector(ctx.name, "router", ctx.revision))
+    spec = {
+        "podSelector": peers["podSelector"],
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [
+            # UCX opens further ports for a transfer: peers reach every port, nobody else does.
+            {"from": [peers]},
+            {"from": [routers, _operator(ctx), _monitoring(ctx)], "ports": [_tcp(port) for port in http]},
+        ],
+        "egress": [{"ports": [_tcp(53), {"protocol": "UDP", "port": 53}]}, {"to": [peers]}, *_outside(ctx)],
+    }
+    return _policy(ctx, ctx.names.engine_policy, spec, revision=ctx.revision)
+
+
+def _outside(ctx: Context) -> list[dict[str, Any]]:
+    """Ways out of the engines beside DNS and peers: the store, and model downloads over HTTPS."""
+    rules: list[dict[str, Any]] = []
+    l2 = storage.active(ctx)
+    kind = l2_type(l2)
+    if kind == "valkey":
+        rules.append({"to": [_pods(labels.selector(ctx.name, "store"))], "ports": [_tcp(ports.STORE)]})
+    elif l2 is not None:
+        rules += [_way_to(url) for url in (l2.url, l2.endpoint) if url and urlsplit(url).scheme != "s3"]
+    downloads = [ctx.spec.model.uri, *(lora.uri for lora in ctx.spec.model.loras)]
+    if kind == "s3" or any(uri.startswith(("hf://", "s3://")) for uri in downloads):
+        rules.append({"ports": [_tcp(443)]})
+    return rules
+
+
+def _way_to(url: str) -> dict[str, Any]:
+    """A rule to a store's address. Policies know no names: a Service's namespace, an address, or a port."""
+    address = urlsplit(url if "://" in url else f"//{url}")
+    host = address.hostname or ""
+    try:
+        port = address.port
+    except ValueError:
+        port = None
+    port = port or {"https": 443, "http": 80, "redis": 6379, "rediss": 6379, "valkey": 6379}.get(address.scheme)
+    parts = host.split(".")
+    if len(parts) >= 3 and parts[2] == "svc":
+        # The pods' port may differ from the Service's, so the namespace is opened, not one port.
+        return {"to": [{"namespaceSelector": {"matchLabels": {_NAMESPACE: parts[1]}}}]}
+    rule: dict[str, Any] = {}
+    try:
+        parsed = ipaddress.ip_address(host)
+        rule["to"] = [{"ipBlock": {"cidr": f"{parsed}/{parsed.max_prefixlen}"}}]
+    except ValueError:
+        pass
+    if port is not None:
+        rule["ports"] = [_tcp(port)]
+    return rule
+
+
+def _router(ctx: Context) -> dict[str, Any]:
+    spec = {
+        "podSelector": {"matchLabels": labels.selector(ctx.name, "router")},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"ports": [_tcp(ports.ROUTER_HTTP)]},
+            {"from": [_operator(ctx), _monitoring(ctx)], "ports": [_tcp(ports.ROUTER_METRICS)]},
+        ],
+    }
+    return _policy(ctx, ctx.names.router_account, spec)
+
+
+def _store(ctx: Context) -> dict[str, Any]:
+    spec = {
+        "podSelector": {"matchLabels": labels.selector(ctx.name, "store")},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": [_engine_pods(ctx, None)], "ports": [_tcp(ports.STORE)]}],
+        "egress": [],
+    }
+    return _policy(ctx, ctx.names.store, spec)
+
+
+def _policy(ctx: Context, name: str, spec: dict[str, Any], revision: str | None = None) -> dict[str, Any]:
+    return manifest(ctx, "networking.k8s.io/v1", "NetworkPolicy", name, revision=revision, spec=spec)
+
+
+def _engine_pods(ctx: Context, revision: str | None) -> dict[str, Any]:
+    roles = {"key": labels.ROLE, "operator": "In", "values": list(ctx.roles)}
+    matched = labels.selector(ctx.name, revision=revision)
+    return {"podSelector": {"matchLabels": matched, "matchExpressions": [roles]}}
+
+
+def _pods(matched: dict[str, str]) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": matched}}
+
+
+def _operator(ctx: Context) -> dict[str, Any]:
+    return {
+        "namespaceSelector": {"matchLabels": {_NAMESPACE: ctx.site.operator_namespace}},
+        "podSelector": {"matchLabels": _OPERATOR},
+    }
+
+
+def _monitoring(ctx: Context) -> dict[str, Any]:
+    return {"namespaceSelector": {"matchLabels": {_NAMESPACE: ctx.site.monitoring_namespace}}}
+
+
+def _tcp(port: int) -> dict[str, Any]:
+    return {"protocol": "TCP", "port": port}

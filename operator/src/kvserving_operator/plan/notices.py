@@ -1,0 +1,85 @@
+"""What a user should know of a plan that is no fault."""
+
+from __future__ import annotations
+
+from ..connectors import l2_type, roles_with_l1, roles_with_l2
+from ..engines import catalog
+from ..reasons import Reason
+from .context import Context
+from .types import Notice
+
+
+def notices(ctx: Context) -> tuple[Notice, ...]:
+    """Every notice of a plan, in a fixed order."""
+    return (*_engine(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_later(ctx))
+
+
+def _engine(ctx: Context) -> list[Notice]:
+    build, found = ctx.build, []
+    if build.assumed:
+        message = f"the tag of {build.image} names no version; {build.version} is assumed: set spec.engine.version."
+        found.append(Notice(Reason.ENGINE_VERSION_ASSUMED, "spec.engine.image", message))
+    if not build.tested:
+        tested = catalog.TESTED_CPU if ctx.cpu else catalog.TESTED_GPU
+        names = ", ".join(catalog.text(version) for version in sorted(tested))
+        message = f"vLLM {build.version} was not tested on device {build.device}; tested: {names}."
+        found.append(Notice(Reason.ENGINE_UNTESTED, "spec.engine.version", message))
+    if build.reduced:
+        message = f"the connector has reduced function on vLLM {build.version}; all of it needs 0.29 or newer."
+        found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, "spec.engine.version", message))
+    if ctx.spec.kvcached.enabled:
+        message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
+        found.append(Notice(Reason.EXPERIMENTAL, "spec.kvcached.enabled", message))
+    return found
+
+
+def _facts(ctx: Context) -> list[Notice]:
+    facts, skipped = ctx.facts, []
+    if facts.kv_heads is None and ctx.disaggregated:
+        skipped.append("replicated KV heads (kvHeads)")
+    if facts.kind is None:
+        skipped.append("cache groups, hybrid memory and state layout (kind)")
+    if not skipped:
+        return []
+    message = f"nothing is known about {ctx.spec.model.uri}; not checked: {'; '.join(skipped)}."
+    return [Notice(Reason.MODEL_FACTS_UNKNOWN, "spec.model.facts", f"{message} State them in spec.model.facts.")]
+
+
+def _tiers(ctx: Context) -> list[Notice]:
+    found, kind = [], l2_type(ctx.spec.cache.l2)
+    for path, used in (("spec.cache.l1", roles_with_l1(ctx.spec)), ("spec.cache.l2", roles_with_l2(ctx.spec))):
+        if used:
+            message = "the connector of this release has no tiers yet: engines that load them do not start."
+            found.append(Notice(Reason.TIER_NOT_IN_THIS_RELEASE, path, message))
+    if kind == "s3":
+        message = "the operator cannot bound a bucket: give it a lifecycle rule that removes old objects."
+        found.append(Notice(Reason.STORE_NOT_BOUNDED, "spec.cache.l2.type", message))
+    return found
+
+
+def _router(ctx: Context) -> list[Notice]:
+    if ctx.spec.router.type != "vllm-router":
+        return []
+    message = "vllm-router checks no client's key and leaves its worker endpoints open on the same port: "
+    message += "let only a gateway or trusted pods reach it."
+    path = "spec.router.apiKeySecretRef" if ctx.spec.router.api_key_secret_ref else "spec.router.type"
+    return [Notice(Reason.ROUTER_OPEN, path, message)]
+
+
+def _later(ctx: Context) -> list[Notice]:
+    spec, found = ctx.spec, []
+    gateway = spec.router.gateway
+    if gateway is not None and gateway.inference_pool:
+        found.append(_not_yet("spec.router.gateway.inferencePool", "an InferencePool is not created yet"))
+    if spec.scheduling.gang != "none":
+        message = "each replica is one pod: the scheduler's name and queue are set, no pod group is created"
+        found.append(_not_yet("spec.scheduling.gang", message))
+    for role in ctx.roles:
+        if ctx.site.local and ctx.role(role).autoscaling is not None:
+            message = "nothing scales on the local site: the fewest replicas run"
+            found.append(_not_yet(f"spec.{role}.autoscaling", message))
+    return found
+
+
+def _not_yet(path: str, message: str) -> Notice:
+    return Notice(Reason.NOT_IN_THIS_RELEASE, path, f"{message}.")

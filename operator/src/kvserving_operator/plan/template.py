@@ -1,0 +1,85 @@
+"""Merging a user's pod template over the rendered one.
+
+As a strategic merge does: maps merge key by key, containers, volumes, environment, mounts
+and ports by their key, other lists are replaced (tolerations appended). A null counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_KEYS = {
+    "containers": "name",
+    "initContainers": "name",
+    "volumes": "name",
+    "env": "name",
+    "volumeMounts": "mountPath",
+    "ports": "containerPort",
+    "imagePullSecrets": "name",
+    "resourceClaims": "name",
+    "claims": "name",
+}
+_APPENDED = frozenset({"tolerations", "hostAliases", "topologySpreadConstraints"})
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """``over`` merged into ``base``; neither is changed."""
+    merged = dict(base)
+    for key, value in over.items():
+        if value is not None:
+            merged[key] = _merge_value(key, merged.get(key), value)
+    return merged
+
+
+def mounts_path(template: Mapping[str, Any] | None, path: str) -> Mapping[str, Any] | None:
+    """The volume that a template mounts at ``path`` in the engine; None where it mounts none there.
+
+    The volume is empty where the template mounts a name it does not declare.
+    """
+    spec = section(template or {}, "spec")
+    for mount in listed(engine_container(spec), "volumeMounts"):
+        if str(mount.get("mountPath", "")).rstrip("/") == path:
+            volumes = {volume.get("name"): volume for volume in listed(spec, "volumes")}
+            return volumes.get(mount.get("name"), {})
+    return None
+
+
+def engine_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container named engine in a template's pod spec, or an empty one."""
+    return next((c for c in listed(spec, "containers") if c.get("name") == "engine"), {})
+
+
+def section(of: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """A map in a user's template; empty where it is absent or something else."""
+    value = of.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def listed(of: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The maps of a list in a user's template; empty where it is absent or something else."""
+    value = of.get(key)
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _merge_value(key: str, base: Any, over: Any) -> Any:
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        return merge(base, over)
+    if isinstance(base, list) and isinstance(over, list):
+        if key in _APPENDED:
+            return [*base, *over]
+        if key in _KEYS:
+            return _merge_list(base, over, _KEYS[key])
+    return over
+
+
+def _merge_list(base: list[Any], over: list[Any], by: str) -> list[Any]:
+    merged = list(base)
+    places = {item.get(by): index for index, item in enumerate(base) if isinstance(item, Mapping)}
+    for item in over:
+        place = places.get(item.get(by)) if isinstance(item, Mapping) else None
+        if place is None:
+            merged.append(item)
+        else:
+            merged[place] = merge(merged[place], item)
+    return merged

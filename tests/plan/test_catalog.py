@@ -1,0 +1,97 @@
+"""Which engine an object gets."""
+
+from __future__ import annotations
+
+import pytest
+from tests.plan.support import pair, render
+
+from kvserving_operator.engines.catalog import resolve
+
+
+def test_the_newest_tested_version_is_the_default() -> None:
+    assert resolve(version=None, image=None, device="gpu", kvcached=False).image == "vllm/vllm-openai:v0.33.0"
+    assert resolve(version=None, image=None, device="cpu", kvcached=False).version == "0.32.0"
+
+
+def test_kvcached_takes_the_newest_version_that_it_patches() -> None:
+    assert resolve(version=None, image=None, device="gpu", kvcached=True).version == "0.30.0"
+
+
+def test_a_running_version_is_kept() -> None:
+    kept = resolve(
+        version=None, image=None, device="gpu", kvcached=False, observed_version="0.30.0", observed_image="i"
+    )
+    assert (kept.version, kept.image) == ("0.30.0", "i")
+
+
+@pytest.mark.parametrize(
+    ("installed", "version"), [("0.32.0+cpu", "0.32.0"), ("0.32.1rc1", "0.32.1"), ("dev", "0.33.0"), ("", "0.33.0")]
+)
+def test_an_installed_version_counts_as_its_release(installed: str, version: str) -> None:
+    build = resolve(version=None, image=None, device="gpu", kvcached=False, observed_version=installed)
+    assert build.version == version
+
+
+def test_a_named_version_wins_over_the_running_one() -> None:
+    named = resolve(version="0.33.0", image=None, device="gpu", kvcached=False, observed_version="0.30.0")
+    assert named.image == "vllm/vllm-openai:v0.33.0"
+
+
+def test_a_running_version_that_cannot_serve_the_object_is_not_kept() -> None:
+    assert resolve(version=None, image=None, device="gpu", kvcached=True, observed_version="0.33.0").version == "0.30.0"
+
+
+@pytest.mark.parametrize(
+    ("image", "version", "assumed"),
+    [
+        ("vllm/vllm-openai:v0.30.0", "0.30.0", False),
+        ("host:5000/mirror/vllm:0.31.0-cu13", "0.31.0", False),
+        ("mirror/vllm:nightly", "0.33.0", True),
+        ("host:5000/vllm", "0.33.0", True),
+        ("vllm/vllm-openai:v0.29.1@sha256:00", "0.29.1", False),
+    ],
+)
+def test_the_version_of_an_image_is_read_from_its_tag(image: str, version: str, assumed: bool) -> None:
+    build = resolve(version=None, image=image, device="gpu", kvcached=False)
+    assert (build.version, build.image, build.assumed) == (version, image, assumed)
+    reasons = {notice.reason.value for notice in render(pair(engine={"image": image})).plan.notices}
+    assert ("EngineVersionAssumed" in reasons) is assumed
+
+
+@pytest.mark.parametrize(
+    ("version", "runner", "supported"),
+    [
+        ("0.24.0", "0", True),
+        ("0.27.0", "0", True),
+        ("0.28.0", None, True),
+        ("0.29.0", "1", True),
+        ("0.30.2", "1", True),
+        ("0.31.0", "1", False),
+        ("0.33.0", "1", False),
+    ],
+)
+def test_kvcached_gate_and_runner_by_version(version: str, runner: str | None, supported: bool) -> None:
+    build = resolve(version=version, image=None, device="gpu", kvcached=True)
+    assert build.kvcached_supported is supported
+    assert build.kvcached_runner == runner
+    if supported:
+        env = render(pair(engine={"version": version}, kvcached={"enabled": True})).prefill.env
+        assert env.get("VLLM_USE_V2_MODEL_RUNNER") == ("0" if runner == "0" else None)
+
+
+@pytest.mark.parametrize(("version", "layout"), [("0.28.0", "HND"), ("0.29.0", "LBHNC"), ("0.33.0", "LBHNC")])
+def test_layout_by_version(version: str, layout: str) -> None:
+    assert render(pair(engine={"version": version})).plan.profile.layout == layout
+
+
+@pytest.mark.parametrize(
+    ("version", "reasons"),
+    [
+        ("0.33.0", set()),
+        ("0.33.2", set()),
+        ("0.25.0", {"EngineUntested", "ReducedEngineSupport"}),
+        ("0.40.0", {"EngineUntested"}),
+    ],
+)
+def test_what_was_not_tested_is_said(version: str, reasons: set[str]) -> None:
+    assert {n.reason.value for n in render(pair(engine={"version": version})).plan.notices} == reasons

@@ -1,0 +1,144 @@
+"""Each invalid case that the plan must refuse names field, value, reason and way out."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from tests import specs
+from tests.plan.support import faults, pair
+
+from kvserving_operator.api.faults import InvalidSpec
+from kvserving_operator.api.load import inspect
+from kvserving_operator.api.v1alpha1 import KVServing
+from kvserving_operator.plan import check, plan
+
+PLAN_CASES = specs.refused("plan")
+
+
+@pytest.mark.parametrize("case", PLAN_CASES, ids=[case.path.stem for case in PLAN_CASES])
+def test_plan_refuses_and_says_what_the_case_demands(case: specs.Refused) -> None:
+    serving = KVServing.model_validate(yaml.safe_load(case.text))
+    report = "\n".join(str(fault) for fault in (*inspect(case.text, strict=True).faults, *check(serving)))
+    assert case.missing_from(report) == ()
+    with pytest.raises(InvalidSpec) as raised:
+        plan(serving)
+    assert raised.value.faults == check(serving)
+
+
+def test_all_faults_are_reported_at_once() -> None:
+    spec = pair(cache={"l1": {"size": "64Gi"}}, router={"type": "smg"}, kvcached={"enabled": True})
+    spec["engine"] = {"version": "0.33.0", "args": ["--host=0.0.0.0"]}
+    spec["model"] = {"uri": "gs://x/y", "loras": [{"name": "a", "uri": "hf://o/a"}]}
+    spec["prefill"]["nodes"] = 2
+    report = faults(spec)
+    for path in (
+        "spec.kvcached.enabled",
+        "spec.engine.args",
+        "spec.model.uri",
+        "spec.router.type",
+        "spec.prefill.nodes",
+    ):
+        assert path in report
+
+
+OTHERS = [
+    ({"prefill": {"nodes": 2}}, ["spec.prefill.nodes", "not supported by this release"]),
+    ({"engine": {"version": "0.23.0"}}, ["spec.engine.version", "0.23.0", "0.24.0"]),
+    ({"engine": {"device": "cpu"}, "kvcached": {"enabled": True}}, ["spec.kvcached.enabled", "cpu"]),
+    ({"model": {"uri": "gs://bucket/model"}}, ["spec.model.uri", "gs://bucket/model", "hf://owner/name"]),
+    ({"model": {"uri": "file://models/x"}}, ["spec.model.uri", "absolute path"]),
+    (
+        {"engine": {"kv": {"hybrid": "disabled"}}, "model": {"uri": "hf://Qwen/Qwen3-Next-80B-A3B-Instruct"}},
+        ["spec.engine.kv.hybrid", "recurrent"],
+    ),
+    (
+        {"transfer": {"onFailure": "recompute"}, "model": {"uri": "hf://google/gemma-3-12b-it"}},
+        ["spec.transfer.onFailure", "several cache groups", "slidingWindow"],
+    ),
+    ({"rollout": {"maxSurge": 0, "maxUnavailable": 0}}, ["spec.rollout.maxSurge", "Recreate"]),
+    ({"cache": {"l2": {"type": "external"}}}, ["spec.cache.l2.url"]),
+    ({"cache": {"l2": {"type": "filesystem"}}}, ["spec.cache.l2.size"]),
+    ({"cache": {"l2": {"type": "external", "url": "redis://user:pass@host:6379"}}}, ["spec.cache.l2.url", "secretRef"]),
+    (
+        {"cache": {"connectors": [{"name": "NoSuchConnector", "weight": 1}]}},
+        ["spec.cache.connectors[0].name", "NoSuchConnector"],
+    ),
+    (
+        {"cache": {"connectors": [{"name": "NixlConnector", "weight": 1}, {"name": "NixlConnector", "weight": 2}]}},
+        ["spec.cache.connectors[1].name", "twice"],
+    ),
+    (
+        {"cache": {"l1": {"size": "4Gi"}, "connectors": [{"name": "TieredOffloadConnector", "weight": 9_000_000}]}},
+        ["spec.cache.connectors", "TieredOffloadConnector", "highest"],
+    ),
+    ({"router": {"type": "vllm-router", "policy": "powerOfTwo"}}, ["spec.router.policy", "cacheAware"]),
+    ({"ratio": {"min": "2:1"}}, ["spec.ratio.min", "2:1"]),
+    ({"ratio": {"min": "2:1"}, "prefill": {}}, ["spec.ratio.min", "1:1"]),
+    ({"ratio": {"max": "1:2"}, "decode": {}}, ["spec.ratio.max", "1:1"]),
+    ({"prefill": {"args": ["--port", "9000"]}}, ["spec.prefill.args", "--port", "spec.engine.args"]),
+    ({"engine": {"args": ["--port", "5605"]}}, ["--port 5605", "side channels"]),
+    (
+        {"prefill": {"resources": {"limits": {"nvidia.com/gpu": 4}}}},
+        ["spec.prefill.resources.limits", "4", "spec.prefill.parallelism"],
+    ),
+    (
+        {"engine": {"env": [{"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True"}]}},
+        ["spec.engine.env", "expandable_segments"],
+    ),
+    (
+        {
+            "engine": {"version": "0.30.0", "env": [{"name": "VLLM_USE_V2_MODEL_RUNNER", "value": "0"}]},
+            "kvcached": {"enabled": True},
+        },
+        ["VLLM_USE_V2_MODEL_RUNNER", "V2"],
+    ),
+    ({"decode": {"env": [{"name": "UCX_TLS", "value": "tcp"}]}}, ["spec.decode.env", "UCX_TLS", "spec.engine.env"]),
+    (
+        {"decode": {"args": ["--attention-backend", "FLASHINFER"]}},
+        ["spec.decode.args", "--attention-backend", "spec.engine.args"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), OTHERS, ids=[words[0] + " " + words[-1] for _, words in OTHERS])
+def test_refusal_names_field_and_way_out(spec: dict[str, object], words: list[str]) -> None:
+    report = faults(pair(**spec))
+    assert [word for word in words if word not in report] == []
+
+
+def test_recompute_is_allowed_for_one_cache_group() -> None:
+    assert faults(pair(transfer={"onFailure": "recompute"})) == ""
+
+
+def test_ngram_speculation_may_be_on_one_role() -> None:
+    config = '{"method":"ngram","num_speculative_tokens":3}'
+    assert faults(pair(decode={"args": ["--speculative-config", config]})) == ""
+
+
+@pytest.mark.parametrize(
+    "config", ['{"method":"eagle","model":"o/ngram-draft"}', '{"model":"o/ngram"}', '{"method":"mtp"}', "ngram"]
+)
+def test_speculation_with_a_draft_model_on_one_role_is_refused(config: str) -> None:
+    report = faults(pair(prefill={"args": [f"--speculative-config={config}"]}))
+    assert report.startswith("spec.prefill.args: --speculative-config with a draft model must be equal in both roles")
+
+
+@pytest.mark.parametrize(
+    ("args", "refused"),
+    [
+        (["--spec-method=ngram", "--spec-tokens=3"], False),
+        (["--speculative-config.method", "ngram", "--speculative-config.num_speculative_tokens=3"], False),
+        (["--spec-method=eagle"], True),
+        (["--spec-model", "o/draft"], True),
+        (["-sc", '{"method":"eagle"}'], True),
+        (["--speculative-c", '{"method":"eagle"}'], True),
+    ],
+)
+def test_speculation_is_found_in_each_form(args: list[str], refused: bool) -> None:
+    assert ("must be equal in both roles" in faults(pair(decode={"args": args}))) is refused
+
+
+def test_speculation_on_both_roles_alike_is_allowed() -> None:
+    args = ['--speculative-config={"method":"eagle"}']
+    assert faults(pair(prefill={"args": args}, decode={"args": args})) == ""
+    assert faults(pair(engine={"args": args})) == ""

@@ -1,0 +1,140 @@
+"""1.1 Both roles get a connector, always. 1.2 Only keys that the engine version accepts."""
+
+from __future__ import annotations
+
+import pytest
+from tests.plan.support import LOCAL, case, faults, pair, render
+
+from kvserving_operator.engines import catalog
+
+TIERS = {"l1": {"size": "4Gi"}, "l2": {"size": "8Gi"}}
+
+
+def test_both_roles_carry_nixl_without_any_argument_of_the_users() -> None:
+    plan = render(pair())
+    assert plan.prefill.transfer is not None
+    assert plan.decode.transfer is not None
+    assert plan.prefill.transfer["kv_connector"] == plan.decode.transfer["kv_connector"] == "NixlConnector"
+    assert plan.prefill.transfer["kv_role"] == "kv_producer"
+    assert plan.decode.transfer["kv_role"] == "kv_consumer"
+
+
+def test_arguments_of_one_role_keep_its_connector() -> None:
+    plan = render(pair(decode={"args": ["--max-num-seqs", "8"]}))
+    assert plan.decode.transfer is not None
+    assert plan.decode.args[-2:] == ["--max-num-seqs", "8"]
+    assert len(plan.decode.flags("--kv-transfer-config")) == 1
+
+
+def test_the_connector_is_ours_under_vllms_name() -> None:
+    for engine in render(pair()).engines:
+        assert engine.transfer is not None
+        assert engine.transfer["kv_connector_module_path"] == "kvserving_connector.vllm.nixl"
+
+
+def test_with_tiers_the_outer_role_is_both_and_the_children_carry_theirs() -> None:
+    plan = render(pair(cache=TIERS))
+    assert plan.prefill.transfer is not None
+    assert plan.prefill.transfer["kv_connector"] == "MultiConnector"
+    assert plan.prefill.transfer["kv_role"] == "kv_both"
+    assert plan.prefill.child("NixlConnector")["kv_role"] == "kv_producer"
+    assert plan.prefill.child("TieredOffloadConnector")["kv_role"] == "kv_both"
+
+
+def test_a_role_without_the_tier_has_plain_nixl() -> None:
+    assert render(pair(cache=TIERS)).decode.transfer == render(pair()).decode.transfer
+
+
+def test_aggregated_without_tiers_needs_no_connector() -> None:
+    plan = render({"decode": {"replicas": 1}})
+    assert plan.decode.transfer is None
+    assert plan.decode.flag("--middleware") == "kvserving_connector.guard.Guard"
+
+
+def test_aggregated_tiers_are_both_producer_and_consumer() -> None:
+    plan = render({"decode": {}, "cache": {"l1": {"size": "4Gi"}}})
+    assert plan.decode.transfer is not None
+    assert plan.decode.transfer["kv_connector"] == "TieredOffloadConnector"
+    assert plan.decode.transfer["kv_role"] == "kv_both"
+
+
+@pytest.mark.parametrize("minor", range(24, 34))
+def test_every_key_is_one_that_the_version_accepts(minor: int) -> None:
+    version = f"0.{minor}.0"
+    accepted = catalog.resolve(version=version, image=None, device="gpu", kvcached=False).transfer_keys
+    for engine in render(pair(cache=TIERS, engine={"version": version})).engines:
+        assert engine.transfer is not None
+        assert set(engine.transfer) <= accepted
+        for child in engine.transfer["kv_connector_extra_config"].get("connectors", ()):
+            assert set(child) <= accepted
+            assert "engine_id" not in child
+            assert child["kv_role"] in ("kv_producer", "kv_consumer", "kv_both")
+
+
+@pytest.mark.parametrize(("version", "known"), [("0.30.0", True), ("0.31.0", True), ("0.32.0", False)])
+def test_old_keys_are_named_where_the_version_dropped_them(version: str, known: bool) -> None:
+    args = ['--kv-transfer-config={"kv_rank":0}']
+    report = faults(pair(engine={"version": version}, prefill={"args": args}))
+    assert "--kv-transfer-config is set by the operator" in report
+    assert ("does not know kv_rank" in report) is not known
+
+
+def test_offloading_size_is_never_rendered_and_refused() -> None:
+    assert all(engine.flag("--kv-offloading-size") is None for engine in render(pair(cache=TIERS)).engines)
+    assert "--kv-offloading-size" in faults(pair(engine={"args": ["--kv-offloading-size=4"]}))
+
+
+def test_a_failed_load_has_an_explicit_policy() -> None:
+    for spec in (pair(), pair(cache=TIERS), {"cache": {"l1": {"size": "4Gi"}}}):
+        for engine in render(spec).engines:
+            assert engine.transfer is not None
+            assert engine.transfer["kv_load_failure_policy"] == "fail"
+
+
+def test_synchronous_loads_have_no_budget() -> None:
+    child = render(pair(cache=TIERS)).prefill.child("TieredOffloadConnector")
+    assert child["kv_connector_extra_config"]["sync_load_budget_bytes"] == 0
+
+
+def test_nixl_weighs_most_and_comes_first() -> None:
+    plan = render(pair(cache={**TIERS, "connectors": [{"name": "SimpleCPUOffloadConnector", "weight": 7}]}))
+    names = [child["kv_connector"] for child in plan.prefill.children]
+    weights = [child["kv_connector_extra_config"]["load_weight"] for child in plan.prefill.children]
+    assert names == ["NixlConnector", "TieredOffloadConnector", "SimpleCPUOffloadConnector"]
+    assert weights == [1_000_000, 1, 7]
+
+
+def test_a_further_connector_makes_a_multi_connector_on_both_roles() -> None:
+    plan = render(pair(cache={"connectors": [{"name": "SimpleCPUOffloadConnector", "weight": 7}]}))
+    for engine in plan.engines:
+        assert [child["kv_connector"] for child in engine.children] == ["NixlConnector", "SimpleCPUOffloadConnector"]
+
+
+def test_the_lease_reaches_the_connector_and_the_drain() -> None:
+    plan = render(pair(transfer={"lease": "45s"}))
+    assert plan.prefill.transfer is not None
+    assert plan.prefill.transfer["kv_connector_extra_config"]["kv_lease_duration"] == 45
+    assert plan.prefill.env["KVSERVING_LEASE_SECONDS"] == "45"
+
+
+@pytest.mark.parametrize(("size", "held"), [("0", 0), ("1Gi", 2**30)])
+def test_staging_memory_reaches_nixl(size: str, held: int) -> None:
+    plan = render(pair(transfer={"stagingMemory": size}))
+    assert plan.decode.transfer is not None
+    assert plan.decode.transfer["kv_connector_extra_config"]["staging_bytes"] == held
+
+
+def test_kv_buffers_are_on_the_engines_device() -> None:
+    for device, buffer in (("gpu", "cuda"), ("cpu", "cpu")):
+        for engine in render(pair(engine={"device": device})).engines:
+            assert engine.transfer is not None
+            assert engine.transfer["kv_buffer_device"] == buffer
+
+
+def test_worker_owned_l1_uses_the_worker_connector() -> None:
+    plan = render(pair(cache={"l1": {"size": "4Gi", "owner": "worker"}}))
+    assert plan.prefill.child("WorkerCacheConnector")["kv_connector_module_path"].startswith("kvserving_connector.")
+
+
+def test_the_same_connectors_run_on_a_local_site() -> None:
+    assert case("02", LOCAL).prefill.transfer == case("02").prefill.transfer

@@ -1,0 +1,110 @@
+"""1.11 Rollouts and 1.12 scaling: whose number the replicas are."""
+
+from __future__ import annotations
+
+import pytest
+from tests.plan.support import LOCAL, case, faults, pair, render
+
+SCALED = {"autoscaling": {"min": 2, "max": 8}}
+
+
+@pytest.mark.parametrize("via", ["hpa", "keda", "external"])
+def test_a_scaled_role_never_sends_replicas(via: str) -> None:
+    plan = render(pair(decode={"autoscaling": {"min": 2, "max": 8, "via": via}}))
+    assert "replicas" not in plan.decode.deployment["spec"]
+    assert plan.prefill.deployment["spec"]["replicas"] == 1
+
+
+@pytest.mark.parametrize(("given", "sent"), [({}, 1), ({"replicas": 0}, 0), ({"replicas": 4}, 4)])
+def test_a_fixed_role_sends_its_replicas(given: dict[str, int], sent: int) -> None:
+    assert render({"decode": given}).decode.deployment["spec"]["replicas"] == sent
+
+
+def test_each_scaled_role_has_a_target_with_a_selector() -> None:
+    plan = case("07")
+    for role in ("prefill", "decode"):
+        target = plan.one("KVServingRole", f"qwen-scaled-{role}")
+        assert target["spec"]["selector"] == f"kvserving.dev/name=qwen-scaled,kvserving.dev/role={role}"
+
+
+def test_scalers_act_on_the_roles_target_within_its_bounds() -> None:
+    plan = case("07")
+    hpa = plan.one("HorizontalPodAutoscaler", "qwen-scaled-prefill")["spec"]
+    keda = plan.one("ScaledObject", "qwen-scaled-decode")["spec"]
+    assert (hpa["minReplicas"], hpa["maxReplicas"]) == (1, 4)
+    assert (keda["minReplicaCount"], keda["maxReplicaCount"]) == (2, 8)
+    for spec, role in ((hpa, "prefill"), (keda, "decode")):
+        assert spec["scaleTargetRef"]["kind"] == "KVServingRole"
+        assert spec["scaleTargetRef"]["name"] == f"qwen-scaled-{role}"
+
+
+def test_scalers_stay_over_a_change_of_revision() -> None:
+    scaled = pair(decode=SCALED)
+    names = [
+        [(o["kind"], o["metadata"]["name"]) for o in plan.plan.objects if o["kind"] == "HorizontalPodAutoscaler"]
+        for plan in (render(scaled), render({**scaled, "engine": {"version": "0.30.0"}}))
+    ]
+    assert names[0] == names[1] == [("HorizontalPodAutoscaler", "qwen-decode")]
+
+
+def test_scaling_down_waits_for_the_drain() -> None:
+    plan = render(pair(decode={**SCALED, "drainTimeout": "10m"}))
+    down = plan.one("HorizontalPodAutoscaler", "qwen-decode")["spec"]["behavior"]["scaleDown"]
+    assert down["stabilizationWindowSeconds"] >= 600
+    assert down["policies"] == [{"type": "Pods", "value": 1, "periodSeconds": 600}]
+
+
+@pytest.mark.parametrize(
+    ("metric", "target", "value"),
+    [("ttft", 500, "500m"), ("itl", 40, "40m"), ("kvUsage", 80, "800m"), ("queue", 8, "8"), ("queue", None, "8")],
+)
+def test_targets_are_in_the_metrics_own_unit(metric: str, target: int | None, value: str) -> None:
+    scaling = {"max": 4, "metric": metric, **({"target": target} if target else {})}
+    plan = render(pair(prefill={"autoscaling": scaling}))
+    (rule,) = plan.one("HorizontalPodAutoscaler", "qwen-prefill")["spec"]["metrics"]
+    assert rule["pods"]["target"] == {"type": "AverageValue", "averageValue": value}
+
+
+def test_a_suspended_object_keeps_stores_and_claims_and_runs_nothing() -> None:
+    spec = pair(
+        decode=SCALED,
+        suspend=True,
+        cache={"l1": {"size": "4Gi"}, "l2": {"size": "8Gi"}},
+        model={
+            "uri": "hf://Qwen/Qwen3-8B",
+            "cache": {"size": "10Gi"},
+        },
+    )
+    plan = render(spec)
+    assert [plan.role(role).deployment["spec"]["replicas"] for role in ("prefill", "decode", "router")] == [0, 0, 0]
+    assert not plan.kinds() & {"HorizontalPodAutoscaler", "KVServingRole"}
+    assert {"StatefulSet", "PersistentVolumeClaim"} <= plan.kinds()
+
+
+def test_replicas_and_autoscaling_exclude_each_other() -> None:
+    assert "spec.decode.replicas" in faults(pair(decode={"replicas": 3, **SCALED}))
+
+
+def test_nothing_scales_on_a_local_site() -> None:
+    plan = render(pair(decode=SCALED), site=LOCAL)
+    assert plan.decode.deployment["spec"]["replicas"] == 2
+    assert [n.path for n in plan.plan.notices if "nothing scales" in n.message] == ["spec.decode.autoscaling"]
+
+
+def test_a_rollout_keeps_capacity_by_default() -> None:
+    """1.11"""
+    strategy = render(pair()).prefill.deployment["spec"]["strategy"]
+    assert strategy == {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+
+
+def test_recreate_and_pause_reach_the_workloads() -> None:
+    """1.11"""
+    spec = render(pair(rollout={"strategy": "Recreate", "paused": True})).prefill.deployment["spec"]
+    assert spec["strategy"] == {"type": "Recreate"}
+    assert spec["paused"] is True
+
+
+def test_a_load_longer_than_the_deadline_does_not_fail_the_rollout() -> None:
+    """1.11"""
+    plan = render(pair(prefill={"startupTimeout": "2h"}, rollout={"progressDeadline": "1h"}))
+    assert plan.prefill.deployment["spec"]["progressDeadlineSeconds"] > 7200
