@@ -1,0 +1,116 @@
+"""``python -m kvserving_connector.drain --timeout S [--port P]``: hold a pod's stop until its engine is drained.
+
+Runs as preStop. It waits until the engine has no request, or for S seconds; a prefill engine then keeps its blocks
+for the lease of what it finished last. Never shorter than 3 s: a router needs that long to take the pod out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvserving_connector.core.policy import Role
+from kvserving_connector.settings import Settings
+
+MIN_SECONDS = 3.0
+POLL_SECONDS = 0.5
+
+_BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+_DONE = "vllm:request_success_total"
+
+
+@dataclass(frozen=True)
+class Load:
+    """One reading of the engine's metrics: requests it has now, and requests it has finished so far."""
+
+    busy: float
+    finished: float
+
+
+def parse(text: str) -> Load:
+    """Read vLLM's Prometheus text, summed over its engines and labels."""
+    busy = finished = 0.0
+    for line in text.splitlines():
+        name = line.split("{", 1)[0].split(" ", 1)[0]
+        if name in _BUSY:
+            busy += float(line.rsplit(" ", 1)[1])
+        elif name == _DONE:
+            finished += float(line.rsplit(" ", 1)[1])
+    return Load(busy, finished)
+
+
+def read(host: str, port: int) -> Load | None:
+    """Read the engine's load; None when the engine does not answer within 2 s."""
+    connection = http.client.HTTPConnection(host, port, timeout=2)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        text = response.read().decode("utf-8", "replace")
+        return parse(text) if response.status == 200 else None
+    except (OSError, http.client.HTTPException):
+        return None
+    finally:
+        connection.close()
+
+
+def drain(
+    load: Callable[[], Load | None],
+    *,
+    timeout: float,
+    lease: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Wait until the engine is drained; return whether it had no request left.
+
+    ``timeout`` bounds the wait for requests, ``lease`` (0 on decode) is kept after the last moment at which a request
+    may have finished, both in seconds. An engine that three times in a row does not answer is gone and not waited for.
+    """
+    start = clock()
+    active = start
+    seen: float | None = None
+    silent = 0
+    idle = False
+    while True:
+        now = clock()
+        reading = load()
+        if reading is None:
+            silent += 1
+        else:
+            silent = 0
+            if reading.busy > 0 or (seen is not None and reading.finished != seen):
+                active = now
+            if seen is None and reading.finished == 0 and reading.busy == 0:
+                active = start - lease
+            seen = reading.finished
+        idle = reading is not None and reading.busy == 0
+        if silent >= 3 and now - start >= MIN_SECONDS:
+            return True
+        if now - start >= MIN_SECONDS and (idle or now - start >= timeout):
+            break
+        sleep(POLL_SECONDS)
+    while clock() < active + lease and load() is not None:
+        sleep(POLL_SECONDS)
+    return idle
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the drain from the command line; always returns 0, so that a stop is never held by its own hook."""
+    parser = argparse.ArgumentParser(prog="python -m kvserving_connector.drain", description=__doc__)
+    parser.add_argument("--timeout", type=float, required=True, help="seconds to wait for running requests")
+    parser.add_argument("--port", type=int, default=8000, help="the engine's HTTP port (default: 8000)")
+    options = parser.parse_args(arguments)
+    settings = Settings.from_environment()
+    host = settings.bind_address if settings.bind_address not in ("", "0.0.0.0", "::") else "127.0.0.1"  # noqa: S104
+    lease = float(settings.lease_seconds) if settings.role is Role.PREFILL else 0.0
+    drained = drain(lambda: read(host, options.port), timeout=options.timeout, lease=lease)
+    sys.stdout.write("drained\n" if drained else "timeout: requests are still running\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

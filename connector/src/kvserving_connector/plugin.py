@@ -1,0 +1,27 @@
+"""vLLM plugin (entry point ``vllm.general_plugins``): makes our connector classes known under their class names.
+
+vLLM runs plugins in the API server, the engine core and every worker, and may run them twice.
+"""
+
+from __future__ import annotations
+
+from kvserving_connector.settings import logger
+
+# Class name, as connectors' statistics look it up, and the module that holds it. A name that vLLM itself has stays
+# vLLM's: a user who asks for the stock connector must get it, and ours is selected by kv_connector_module_path.
+CONNECTORS: dict[str, str] = {"NixlConnector": "kvserving_connector.vllm.nixl"}
+
+
+def register() -> None:
+    """Register every connector class whose name vLLM does not know. Idempotent; imports no connector.
+
+    Does nothing but log when this vLLM has no connector registry, so that other engines in the same environment start.
+    """
+    try:
+        from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+    except ImportError as error:
+        logger.warning("KVServing: connectors are not registered, vLLM has no connector factory: %s", error)
+        return
+    for name, module in CONNECTORS.items():
+        if name not in KVConnectorFactory._registry:
+            KVConnectorFactory.register_connector(name, module, name)

@@ -1,0 +1,1 @@
+"""Classes that vLLM loads by module path."""

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+from kvserving_connector.drain import Load, drain, parse, read
+
+METRICS = """# HELP vllm:num_requests_running x
+vllm:num_requests_running{engine="0",model_name="a b"} 2.0
+vllm:num_requests_running{engine="1",model_name="a b"} 1.0
+vllm:num_requests_waiting{engine="0"} 4.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 4.0
+vllm:request_success_total{finished_reason="stop"} 5.0
+vllm:request_success_total{finished_reason="length"} 6.0
+"""
+
+
+class Clock:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def waited(load: Callable[[float], Load | None], timeout: float, lease: float = 0.0) -> tuple[float, bool]:
+    clock = Clock()
+    drained = drain(lambda: load(clock.now - 100.0), timeout=timeout, lease=lease, clock=clock, sleep=clock.sleep)
+    return clock.now - 100.0, drained
+
+
+def test_metrics_are_summed_over_engines_and_labels() -> None:
+    assert parse(METRICS) == Load(busy=7.0, finished=11.0)
+
+
+def test_an_idle_decode_waits_three_seconds_for_its_router() -> None:
+    assert waited(lambda now: Load(0, 5), timeout=60) == (3.0, True)
+
+
+def test_running_requests_are_waited_for_until_the_timeout() -> None:
+    assert waited(lambda now: Load(1 if now < 7 else 0, 5), timeout=60) == (7.0, True)
+    assert waited(lambda now: Load(1, 5), timeout=10) == (10.0, False)
+
+
+def test_prefill_keeps_its_blocks_for_the_lease_after_the_last_finished_request() -> None:
+    assert waited(lambda now: Load(1 if now < 7 else 0, 5), timeout=60, lease=20)[0] == 6.5 + 20
+    assert waited(lambda now: Load(0, 5), timeout=60, lease=20)[0] == 20
+    assert waited(lambda now: Load(0, 5 if now < 2 else 6), timeout=60, lease=20)[0] == 2 + 20
+
+
+def test_a_prefill_that_never_served_has_no_lease_to_wait_for() -> None:
+    assert waited(lambda now: Load(0, 0), timeout=60, lease=20) == (3.0, True)
+
+
+def test_an_engine_that_is_gone_is_not_waited_for() -> None:
+    assert waited(lambda now: None, timeout=60, lease=20)[0] == 3.0
+    assert waited(lambda now: Load(0, 5) if now < 10 else None, timeout=60, lease=20)[0] == 10.0
+
+
+def test_the_engines_own_metrics_are_read_over_http() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(METRICS.encode())
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        assert read("127.0.0.1", server.server_port) == Load(7.0, 11.0)
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert read("127.0.0.1", server.server_port) is None
