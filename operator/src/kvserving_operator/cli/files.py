@@ -1,0 +1,59 @@
+"""Files that commands are given: a path, or ``-`` for standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..api import load
+from ..api.faults import Fault
+from ..api.v1alpha1 import KVServing
+from ..local.errors import LocalError
+
+
+class InvalidFile(LocalError):
+    """A file with faults; the message has a line for each."""
+
+    def __init__(self, found: tuple[str, ...]) -> None:
+        super().__init__("\n".join(f"error: {line}" for line in found).removeprefix("error: "))
+
+
+def read(file: str) -> KVServing:
+    """The object in ``file``, unknown fields refused; raises ``InvalidFile`` with every fault."""
+    reading = inspect(file)
+    if reading.faults or reading.serving is None:
+        raise InvalidFile(lines(file, reading.faults))
+    return reading.serving
+
+
+def lines(file: str, faults: Iterable[Fault]) -> tuple[str, ...]:
+    """One line per fault: the file, the field where there is one, and what is wrong."""
+    name = shown(file)
+    return tuple(
+        f"{name}: {fault}"
+        if fault.path
+        else fault.message
+        if fault.message.startswith(name)
+        else f"{name}: {fault.message}"
+        for fault in faults
+    )
+
+
+def inspect(file: str) -> load.Reading:
+    """Object and faults of ``file``; ``file:`` URIs are relative to its folder, or to the current one for ``-``."""
+    if file == "-":
+        return load.inspect(sys.stdin.read(), strict=True, base_dir=Path.cwd())
+    return load.inspect_file(Path(file), strict=True)
+
+
+def shown(file: str) -> str:
+    """How messages name the file."""
+    return "standard input" if file == "-" else file
+
+
+def service_name(name_or_file: str) -> str:
+    """Name of a service from its name or from the file that was brought up."""
+    if name_or_file == "-" or "/" in name_or_file or name_or_file.endswith((".yaml", ".yml", ".json")):
+        return read(name_or_file).metadata.name
+    return name_or_file

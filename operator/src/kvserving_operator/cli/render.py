@@ -1,0 +1,50 @@
+"""``kvserving render``: the objects of a file, for the cluster or for this machine."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+
+@click.command("render")
+@click.argument("file", metavar="FILE")
+@click.option("--site", type=click.Choice(["cluster", "local"]), default="cluster", help="Where it is to run.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", help="Form of the objects.")
+def command(file: str, site: str, output: str) -> int:
+    """Print the Kubernetes objects of FILE (- is standard input), as the operator applies them.
+
+    Nothing else goes to standard output; notices go to standard error.
+    """
+    from ..local import model_config
+    from ..plan import Observed, Site, plan
+    from . import files
+
+    serving = files.read(file)
+    local = site == "local"
+    facts = model_config.facts(serving.spec.model) if local else None
+    planned = plan(serving, site=Site("local" if local else "cluster"), observed=Observed(facts=facts))
+    for notice in planned.notices:
+        click.echo(f"notice: {notice}", err=True)
+    for secret in planned.generated_secrets:
+        click.echo(f"notice: Secret {secret.name} ({', '.join(secret.keys)}) gets random values", err=True)
+    objects: list[Any] = [json.loads(json.dumps(manifest)) for manifest in planned.objects]
+    if output == "json":
+        click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
+    else:
+        click.echo(_yaml(objects), nl=False)
+    return 0
+
+
+def _yaml(objects: list[Any]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Writes text of several lines as a block."""
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True, width=10_000)

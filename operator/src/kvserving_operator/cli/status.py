@@ -1,0 +1,32 @@
+"""``kvserving status``: what runs."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command("status")
+@click.argument("name", required=False)
+@click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", help="Form of the answer."
+)
+def command(name: str | None, output: str) -> int:
+    """Show the services of this user, or the one called NAME."""
+    from .platform import require_linux
+
+    require_linux()
+    from ..local import client
+    from .summary import print_state
+
+    states = [state for d in client.find(name) if (state := client.current(d)) is not None]
+    if output == "json":
+        data = [state.as_dict() for state in states]
+        click.echo(json.dumps(data[0] if name is not None else data, indent=2))
+        return 0
+    if not states:
+        click.echo("nothing runs; `kvserving up FILE` starts a service")
+    for state in states:
+        print_state(state, wide=output == "wide")
+    return 0

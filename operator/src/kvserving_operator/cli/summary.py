@@ -1,0 +1,71 @@
+"""A service in print: table, address, proof."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+
+from ..local.state import FAILED, PodState, State
+
+
+def print_summary(state: State, *, detached: bool) -> None:
+    """What `up` ends with: pods, address, commands to copy, and the proof."""
+    print_state(state, wide=False)
+    if url := state.router["url"]:
+        body = {"model": state.served_model, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16}
+        print(f"\nTry it:\n  curl {url}/v1/models")
+        print(
+            f"  curl {url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+        )
+    if detached:
+        print(f"\nStop it:  kvserving down {state.name}      Logs:  kvserving logs {state.name} -f")
+    else:
+        print("\nCtrl-C stops it.")
+    sys.stdout.flush()
+
+
+def print_state(state: State, *, wide: bool) -> None:
+    """One service: a line on the whole, a table of its pods, and its proof."""
+    print(f"{state.name}  {state.phase}  {state.router['url'] or 'no router'}  model {state.served_model}")
+    if state.message:
+        print(f"  {state.message}")
+    if state.pods and state.phase != FAILED:
+        head = ["POD", "ROLE", "READY", "PHASE", "ADDRESS", "PID", "MEMORY", "RESTARTS", "LAST EXIT"]
+        rows = [_row(pod, wide) for pod in state.pods]
+        print_table([*head, "SINCE", "LOG"] if wide else head, rows)
+    if wide:
+        print(
+            f"  revision {state.revision}  supervisor {state.supervisor['pid']}  engines' Python {state.engine_python}"
+        )
+    for line in (state.verification or {}).get("lines", ()):
+        print(f"  {line}")
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns, left-aligned, without an empty last one."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    for row in [head, *rows]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def size(number: int) -> str:
+    """Bytes for people."""
+    return "-" if number == 0 else f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+
+
+def _row(pod: PodState, wide: bool) -> list[str]:
+    row = [
+        pod.name,
+        pod.role,
+        "yes" if pod.ready else "no",
+        pod.phase,
+        f"{pod.address}:{pod.port}",
+        str(pod.pid or "-"),
+        size(pod.memory),
+        str(pod.restarts),
+        pod.last_exit or "-",
+    ]
+    return [*row, f"{max(0.0, time.time() - pod.since):.0f}s", pod.log] if wide else row

@@ -1,0 +1,100 @@
+"""``kvserving up``: a file as processes on this machine."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from ..local.run import Run
+    from ..local.state import ServiceDir
+    from .view import View
+
+
+@click.command("up")
+@click.argument("file", metavar="FILE")
+@click.option("-d", "--detach", is_flag=True, help="Return when it is up; it goes on in the background.")
+@click.option("--engine-python", metavar="PATH", help="Python with vLLM. Default: $KVSERVING_ENGINE_PYTHON, else ours.")
+@click.option(
+    "--router-python", metavar="PATH", help="Python with the router. Default: $KVSERVING_ROUTER_PYTHON, else ours."
+)
+@click.option(
+    "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Address of the router."
+)
+@click.option("--without-tiers", is_flag=True, help="Leave out spec.cache and spec.kvcached.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up when it is not ready by then."
+)
+def command(
+    file: str,
+    detach: bool,
+    engine_python: str | None,
+    router_python: str | None,
+    listen: str,
+    without_tiers: bool,
+    timeout: float | None,
+) -> int:
+    """Run FILE (- is standard input) on this machine and prove that KV moves.
+
+    Engines and router run as processes of this user; needs no root, no cluster and no
+    container. Ctrl-C stops them in drain order, a second Ctrl-C at once. Exit status 0 when
+    the transfer was proved, 1 when it was not or a start failed, 3 when this machine cannot
+    run it as it is.
+    """
+    from .platform import require_linux
+
+    require_linux()
+    from ..local import client
+    from ..local.addresses import split_host_port
+    from ..local.leftovers import end_leftovers
+    from ..local.prepare import Options, digest, prepare
+    from ..local.state import READY, ServiceDir
+    from . import files
+    from .summary import print_summary
+    from .view import progress
+
+    try:
+        address = split_host_port(listen)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from error
+    serving = files.read(file)
+    name = serving.metadata.name
+    directory = ServiceDir(name)
+    lock = client.claim(name, digest(serving), directory)
+    with progress(name) as view:
+        try:
+            if ended := end_leftovers(directory):
+                view.step(f"{ended} processes of an earlier run, whose supervisor was killed, are ended")
+            options = Options(address, engine_python, router_python, without_tiers, timeout)
+            run = prepare(serving, options, directory, view.step)
+        except BaseException:
+            os.close(lock)
+            raise
+        for notice in run.pods()[1]:
+            view.notice(notice)
+        if not detach:
+            return _foreground(run, directory, lock, view)
+        state = client.start_detached(run, directory, lock, view.update)
+    print_summary(state, detached=True)
+    return 0 if state.phase == READY else 1
+
+
+def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
+    import asyncio
+    import signal
+
+    from ..local.supervisor import Supervisor
+    from ..local.verifier import verify
+    from . import INTERRUPTED
+
+    supervisor = Supervisor(run, directory, verify, view.update)
+    try:
+        asyncio.run(supervisor.run())
+    finally:
+        os.close(lock)
+    if supervisor.stopped_by == signal.SIGINT:
+        return INTERRUPTED
+    verification = supervisor.state.verification
+    return 0 if verification is not None and verification["ok"] else 1

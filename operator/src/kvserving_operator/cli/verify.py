@@ -1,0 +1,28 @@
+"""``kvserving verify``: prove again that KV moves."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("verify")
+@click.argument("name")
+def command(name: str) -> int:
+    """Send probes through the engines and the router of NAME; exit status 1 and the reason when KV did not move."""
+    from .platform import require_linux
+
+    require_linux()
+    import asyncio
+
+    from ..local import client
+    from ..local.errors import LocalError
+    from ..local.verifier import verify
+
+    [directory] = client.find(name)
+    state = client.current(directory)
+    if state is None or not state.supervised:
+        raise LocalError(f"{name} does not run; `kvserving status {name}` says why")
+    outcome = asyncio.run(verify(state))
+    for line in outcome.lines():
+        click.echo(line)
+    return 0 if outcome.ok else 1

@@ -1,0 +1,142 @@
+"""Progress of a service on standard error: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..local.state import DEGRADED, READY, STARTING, STOPPING, VERIFYING, PodState, State
+from .summary import print_summary, size
+
+if TYPE_CHECKING:
+    from rich.live import Live
+    from rich.table import Table
+
+
+class View:
+    """Lines on standard error, one for each change."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._began = time.monotonic()
+        self._seen: dict[str, tuple[str, str]] = {}
+        self._phase = ""
+        self._was_up = False
+
+    def step(self, text: str) -> None:
+        """Say what is being done before there is a state."""
+        self._say(text)
+
+    def notice(self, text: str) -> None:
+        """Say something that the user should know."""
+        self._say(f"notice: {text}")
+
+    def update(self, state: State) -> None:
+        """Take a state; says what changed since the last one."""
+        for pod in state.pods:
+            shown = (pod.phase, pod.notable)
+            if self._seen.get(pod.name) != shown:
+                self._seen[pod.name] = shown
+                self._say(pod_line(pod))
+        if state.phase != self._phase:
+            self._phase = state.phase
+            self._say(f"{state.name}: {state.phase}")
+            self._come_up(state)
+
+    def close(self) -> None:
+        """Stop showing."""
+
+    def _come_up(self, state: State) -> None:
+        """Print the summary when a service that this process supervises is up for the first time."""
+        if state.phase in (READY, DEGRADED) and not self._was_up:
+            self._was_up = True
+            if state.supervisor["pid"] == os.getpid():
+                self.close()
+                print_summary(state, detached=False)
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began:5.1f}s] {text}", file=sys.stderr, flush=True)
+
+
+class LiveView(View):
+    """A table that is drawn again while the service starts or stops; plain lines in between."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._state: State | None = None
+        self._text = "starting"
+        self._live: Live | None = None
+
+    def step(self, text: str) -> None:
+        """Say what is being done before there is a state."""
+        self._text = text
+        self._open()
+
+    def update(self, state: State) -> None:
+        """Take a state; the table shows it."""
+        self._state = state
+        if state.phase in (STARTING, VERIFYING, STOPPING):
+            self._open()
+            self._phase = state.phase
+            self._seen = {pod.name: (pod.phase, pod.notable) for pod in state.pods}
+        else:
+            self.close()
+            super().update(state)
+
+    def close(self) -> None:
+        """Take the table away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _open(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        if self._live is None:
+            console = Console(stderr=True)
+            self._live = Live(get_renderable=self._table, console=console, transient=True, refresh_per_second=4)
+            self._live.start()
+
+    def _table(self) -> Table:
+        from rich.table import Table
+
+        state = self._state
+        elapsed = f"{time.monotonic() - self._began:.0f} s"
+        title = f"{self._name}: {state.phase if state else self._text}  {elapsed}"
+        if state is not None and state.phase == STOPPING:
+            title += "  (Ctrl-C again stops at once)"
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        for column in ("pod", "phase", "for", "memory", ""):
+            table.add_column(column)
+        for pod in state.pods if state else ():
+            note = pod.notable or (f"last exit: {pod.last_exit}" if pod.last_exit else "")
+            seconds = f"{max(0.0, time.time() - pod.since):.0f} s" if pod.since else ""
+            table.add_row(pod.name, pod.phase, seconds, size(pod.memory), note)
+        return table
+
+
+def pod_line(pod: PodState) -> str:
+    """One pod in a line."""
+    parts = [f"{pod.name}: {pod.phase}"]
+    if pod.notable:
+        parts.append(pod.notable)
+    if pod.phase == "Restarting" and pod.last_exit:
+        parts.append(f"after {pod.last_exit}")
+    if pod.memory:
+        parts.append(size(pod.memory))
+    return ", ".join(parts)
+
+
+@contextmanager
+def progress(name: str) -> Iterator[View]:
+    """A view for the time of a command."""
+    view = LiveView(name) if sys.stderr.isatty() else View(name)
+    try:
+        yield view
+    finally:
+        view.close()

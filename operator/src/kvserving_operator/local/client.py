@@ -1,0 +1,136 @@
+"""What commands do to a service that another process runs: start it there, stop it, read its state."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+from . import procfs, waiting
+from .errors import EnvironmentFault, LocalError
+from .leftovers import end_leftovers
+from .run import Run
+from .state import DEGRADED, FAILED, LOST, READY, ServiceDir, State, services
+
+
+def claim(name: str, digest: str, directory: ServiceDir) -> int:
+    """Take the lock of a service's name; the descriptor that holds it.
+
+    ``digest`` is that of the object that is to run. Raises ``EnvironmentFault`` with the way
+    out when a service of that name runs already, also when it runs the same object.
+    """
+    directory.create()
+    descriptor = directory.lock()
+    if descriptor is None:
+        raise EnvironmentFault(_already_runs(name, digest, directory.read()))
+    return descriptor
+
+
+def _already_runs(name: str, digest: str, state: State | None) -> str:
+    if state is None or not state.supervised:
+        return f"{name} is just being started or stopped by another command; try again when it is done"
+    same = (
+        "It runs this same object, so there is nothing to bring up; `kvserving status` shows it."
+        if state.spec_digest == digest
+        else "It runs another version of the object."
+    )
+    return (
+        f"{name} is already running: process {state.supervisor['pid']}, phase {state.phase},"
+        f" {state.router['url'] or 'no router'}. {same} Stop it with `kvserving down {name}`"
+    )
+
+
+def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callable[[State], None]) -> State:
+    """Start a supervisor in a session of its own and wait until the service is up.
+
+    ``on_state`` gets every state on the way. Returns the state once verification had a
+    result; raises ``LocalError`` with the reason when the service failed. When this is
+    interrupted the supervisor is told to stop, and has ended when the interrupt goes on.
+    """
+    with open(directory.supervisor_log, "wb") as log:
+        process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "kvserving_operator.local.detached", str(directory.base), str(lock)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,), start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}, text=True,
+        )  # fmt: skip
+    os.close(lock)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(run.to_json())
+        process.stdin.close()
+        state = None
+        for line in process.stdout:
+            state = State.from_dict(json.loads(line))
+            on_state(state)
+            if state.phase in (READY, DEGRADED):
+                return state
+        process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        raise
+    finally:
+        process.stdout.close()
+    if state is not None and state.phase == FAILED:
+        raise LocalError(state.message)
+    tail = "".join(directory.supervisor_log.read_text().splitlines(keepends=True)[-25:])
+    raise LocalError(f"the supervisor of {run.name} ended: exit status {process.returncode}\n{tail}")
+
+
+def current(directory: ServiceDir) -> State | None:
+    """The state with what can be known only now: whether its supervisor runs, and memory."""
+    state = directory.read()
+    if state is None or state.phase == FAILED:
+        return state
+    if state.supervised:
+        pods = tuple(
+            replace(pod, memory=procfs.memory_bytes(procfs.session_processes(pod.pid))) if pod.pid else pod
+            for pod in state.pods
+        )
+        return replace(state, pods=pods)
+    pods = tuple(replace(pod, ready=False, phase="Lost", pid=None, memory=0) for pod in state.pods)
+    message = f"its supervisor was killed; `kvserving down {state.name}` clears up what it left"
+    return replace(state, phase=LOST, pods=pods, message=message)
+
+
+def stop(directory: ServiceDir, on_state: Callable[[State], None]) -> bool:
+    """Stop a service in drain order and remove its state; whether there was one.
+
+    A KeyboardInterrupt while waiting makes the supervisor hurry; the wait goes on.
+    """
+    state = directory.read()
+    if state is None:
+        return False
+    if state.supervised:
+        pid = int(state.supervisor["pid"])
+        procfs.send([pid], signal.SIGTERM)
+        hurried = False
+        while procfs.is_running(pid, state.supervisor["start_time"]):
+            try:
+                if not waiting.all_gone([pid], 1.0) and (now := directory.read()) is not None:
+                    on_state(now)
+            except KeyboardInterrupt:
+                if hurried:
+                    raise
+                hurried = True
+                procfs.send([pid], signal.SIGTERM)
+    end_leftovers(directory)
+    directory.clear()
+    return True
+
+
+def find(name: str | None) -> list[ServiceDir]:
+    """The service of that name, or all; raise ``LocalError`` when the named one is not there."""
+    found = services()
+    if name is None:
+        return found
+    match = [s for s in found if s.name == name]
+    if not match:
+        there = ", ".join(s.name for s in found) or "none"
+        raise LocalError(f"no service {name} on this machine; there are: {there}")
+    return match

@@ -1,0 +1,26 @@
+"""Outcomes that end a command, each with its exit status."""
+
+from __future__ import annotations
+
+
+class LocalError(Exception):
+    """The answer is no: something that ran failed. The message is for the user; exit status 1."""
+
+    exit_status = 1
+
+
+class EnvironmentFault(LocalError):
+    """This machine cannot run the service as it is; nothing was started. Exit status 3.
+
+    ``problems`` holds one text per fault, each with the reason and the way out.
+    """
+
+    exit_status = 3
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class ManifestFault(LocalError):
+    """A pod template asks for something that a process on this machine cannot have."""

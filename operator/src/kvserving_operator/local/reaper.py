@@ -1,0 +1,45 @@
+"""Watch over the death of a supervisor: ``python -m kvserving_operator.local.reaper INSTANCE``.
+
+Standard input is a pipe whose other end the supervisor holds. When it ends, however the
+supervisor died, what still carries the mark of the run gets some seconds to stop, then is
+killed: children of engines do not end with their parent.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+
+from . import procfs, waiting
+
+GRACE = 10.0
+"""Seconds from the end of the supervisor until what is left is killed."""
+
+
+def main() -> None:
+    """Wait for the end of the supervisor, then see that nothing of the run is left."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.stdin.buffer.read()
+    end_instance(sys.argv[1], GRACE)
+
+
+def end_instance(instance: str, grace: float) -> int:
+    """Stop every process of a run: SIGTERM, ``grace`` seconds, SIGKILL; return how many there were."""
+    seen: set[int] = set()
+    deadline = time.monotonic() + grace
+    while left := procfs.instance_processes(instance):
+        fresh = [pid for pid in left if pid not in seen]
+        seen.update(left)
+        if time.monotonic() >= deadline:
+            procfs.send(left, signal.SIGKILL)
+            waiting.all_gone(left, 5.0)
+        else:
+            procfs.send(fresh, signal.SIGTERM)
+            waiting.all_gone(left, max(0.0, deadline - time.monotonic()))
+    return len(seen)
+
+
+if __name__ == "__main__":
+    main()

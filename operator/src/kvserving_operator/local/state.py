@@ -1,0 +1,175 @@
+"""State of a service on disk: one folder per service, readable by its owner alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from . import procfs
+
+STARTING, VERIFYING, READY, DEGRADED = "Starting", "Verifying", "Ready", "Degraded"
+STOPPING, FAILED, LOST = "Stopping", "Failed", "Lost"
+
+
+def root() -> Path:
+    """Folder of all services: ``$KVSERVING_STATE_DIR``, else ``$XDG_STATE_HOME/kvserving``, else ``~/.local/state``."""
+    if chosen := os.environ.get("KVSERVING_STATE_DIR"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME")
+    return (Path(base).expanduser().absolute() if base else Path.home() / ".local" / "state") / "kvserving"
+
+
+@dataclass(frozen=True)
+class PodState:
+    """One pod as ``status`` shows it. ``memory`` in bytes; ``last_exit`` in words, such as "exit status 1"."""
+
+    name: str
+    role: str
+    address: str
+    port: int
+    pid: int | None = None
+    start_time: int | None = None
+    ready: bool = False
+    restarts: int = 0
+    last_exit: str | None = None
+    log: str = ""
+    memory: int = 0
+    phase: str = "Pending"
+    notable: str = ""
+    since: float = 0.0
+    """Unix time of the last change of ``phase``."""
+
+
+@dataclass(frozen=True)
+class State:
+    """One service as it is: what the supervisor writes and every command reads."""
+
+    name: str
+    revision: str
+    phase: str
+    router: dict[str, Any]
+    engine_python: str
+    served_model: str
+    pods: tuple[PodState, ...]
+    supervisor: dict[str, Any]
+    verification: dict[str, Any] | None = None
+    instance: str = ""
+    spec_digest: str = ""
+    message: str = ""
+    notices: tuple[str, ...] = ()
+    api_key_secret: str | None = None
+    directory: str = ""
+    """Folder of the service; the keys lie below ``secrets/``."""
+    updated: float = field(default=0.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, as in state.json."""
+        data = asdict(self)
+        data["pods"] = [dict(pod) for pod in data["pods"]]
+        data["notices"] = list(self.notices)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> State:
+        """The reverse of ``as_dict``; members of another release are left out."""
+        known = {f.name for f in fields(cls)}
+        pod_fields = {f.name for f in fields(PodState)}
+        pods = tuple(PodState(**{k: v for k, v in pod.items() if k in pod_fields}) for pod in data.get("pods", ()))
+        rest = {k: v for k, v in data.items() if k in known and k not in ("pods", "notices")}
+        return cls(**rest, pods=pods, notices=tuple(data.get("notices", ())))
+
+    @property
+    def supervised(self) -> bool:
+        """Whether the supervisor that wrote this still runs."""
+        return procfs.is_running(self.supervisor.get("pid"), self.supervisor.get("start_time"))
+
+
+class ServiceDir:
+    """Folder of one service: ``state.json``, ``logs/``, ``pods/``, ``secrets/``, ``discovery.json``."""
+
+    def __init__(self, name: str, base: Path | None = None) -> None:
+        self.name = name
+        self.base = base or root()
+        self.path = self.base / name
+        self.state_file = self.path / "state.json"
+        self.discovery_file = self.path / "discovery.json"
+        self.logs = self.path / "logs"
+        self.pods = self.path / "pods"
+        self.secrets = self.path / "secrets"
+        self.supervisor_log = self.logs / "supervisor.log"
+
+    def create(self) -> None:
+        """Create the folder and those below it, for the owner alone."""
+        self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self.path, self.logs, self.pods, self.secrets):
+            folder.mkdir(exist_ok=True, mode=0o700)
+            folder.chmod(0o700)
+
+    def read(self) -> State | None:
+        """The state as last written, or None when there is none."""
+        try:
+            return State.from_dict(json.loads(self.state_file.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def write(self, state: State) -> None:
+        """Replace the state in one step: a reader sees the old or the new one, whole."""
+        write_atomic(self.state_file, json.dumps(state.as_dict(), indent=1) + "\n")
+
+    def clear(self) -> None:
+        """Remove what a run leaves apart from its logs: state, keys, volumes, discovery."""
+        self.state_file.unlink(missing_ok=True)
+        self.clear_run()
+
+    def clear_run(self) -> None:
+        """Remove keys, volumes and discovery of a run; state and logs stay."""
+        for folder in (self.secrets, self.pods):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.discovery_file.unlink(missing_ok=True)
+
+    def lock(self) -> int | None:
+        """Take the lock that a supervisor holds for life; a descriptor, or None when another one holds it.
+
+        The lock goes with the descriptor, also into a child that inherits it, and ends with the last copy.
+        """
+        descriptor = os.open(self.path / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return descriptor
+
+
+def services(base: Path | None = None) -> list[ServiceDir]:
+    """Every service that has a state, in order of name."""
+    folder = base or root()
+    if not folder.is_dir():
+        return []
+    return [ServiceDir(p.name, folder) for p in sorted(folder.iterdir()) if (p / "state.json").is_file()]
+
+
+@contextmanager
+def allocation_lock(base: Path | None = None) -> Iterator[None]:
+    """Hold while addresses are chosen and until they stand in a state file."""
+    folder = base or root()
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(folder / "allocation.lock", "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def write_atomic(path: Path, text: str, mode: int = 0o600) -> None:
+    """Write beside ``path`` and rename over it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with os.fdopen(descriptor, "w") as handle:
+        handle.write(text)
+    os.replace(temporary, path)

@@ -1,0 +1,200 @@
+"""Services in the background, and what happens when their supervisor dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvserving_operator.local import client, procfs, waiting
+from kvserving_operator.local.errors import EnvironmentFault, LocalError
+from kvserving_operator.local.leftovers import end_leftovers
+from kvserving_operator.local.run import Run
+from kvserving_operator.local.state import ServiceDir, State
+
+from .support import NAME, ROOT, deployment, nothing_left, pod, run_of
+
+
+def small(*flags: str) -> Run:
+    return run_of(deployment("prefill", *flags), deployment("decode"), deployment("router"), spec_digest="abc")
+
+
+def start(run: Run, directory: ServiceDir) -> State:
+    lock = client.claim(run.name, run.spec_digest, directory)
+    return client.start_detached(run, directory, lock, lambda state: None)
+
+
+@pytest.fixture
+def stopped_after(directory: ServiceDir) -> Iterator[None]:
+    yield
+    client.stop(directory, lambda state: None)
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_it_goes_on_in_a_session_of_its_own_and_down_stops_it(directory: ServiceDir) -> None:
+    state = start(small(), directory)
+    supervisor = state.supervisor["pid"]
+    assert os.getsid(supervisor) == supervisor
+    shown = client.current(directory)
+    assert shown is not None
+    assert [p.ready for p in shown.pods] == [True, True, True]
+    assert all(p.memory > 2**20 for p in shown.pods)
+    phases = []
+    assert client.stop(directory, lambda s: phases.append(s.phase))
+    assert nothing_left([state.instance])
+    assert not procfs.is_running(supervisor, state.supervisor["start_time"])
+    assert client.current(directory) is None
+    assert not client.stop(directory, lambda s: None)
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_a_killed_supervisor_takes_engines_and_their_children_with_it(directory: ServiceDir) -> None:
+    state = start(small("--child", "own-session", "--ignore-sigterm"), directory)
+    assert len(procfs.instance_processes(state.instance)) == 4
+    os.kill(state.supervisor["pid"], signal.SIGKILL)
+    assert nothing_left([state.instance], seconds=20)
+    lost = client.current(directory)
+    assert lost is not None
+    assert (lost.phase, [p.ready for p in lost.pods]) == ("Lost", [False] * 3)
+    assert "kvserving down svc" in lost.message
+    assert client.stop(directory, lambda s: None)
+    assert client.current(directory) is None
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_the_next_up_ends_what_a_killed_supervisor_left(directory: ServiceDir) -> None:
+    state = start(small(), directory)
+    os.kill(state.supervisor["pid"], signal.SIGKILL)
+    assert waiting.all_gone([state.supervisor["pid"]], 5)
+    again = start(replace(small(), listen=state_listen(state)), directory)
+    assert again.instance != state.instance
+    assert nothing_left([state.instance])
+    assert all(p.ready for p in again.pods)
+
+
+def state_listen(state: State) -> tuple[str, int]:
+    return pod(state, "router").address, pod(state, "router").port
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_a_second_up_of_the_name_is_refused_and_says_how_to_stop_the_first(directory: ServiceDir) -> None:
+    state = start(small(), directory)
+    with pytest.raises(
+        EnvironmentFault, match=rf"already running: process {state.supervisor['pid']}.*this same object"
+    ):
+        client.claim(NAME, "abc", directory)
+    with pytest.raises(EnvironmentFault, match=r"another version of the object\. Stop it with `kvserving down svc`"):
+        client.claim(NAME, "def", directory)
+
+
+def test_a_start_that_fails_tells_the_starter_why_and_leaves_nothing(directory: ServiceDir) -> None:
+    states: list[State] = []
+    run = small("--exit-after", "0")
+    with pytest.raises(LocalError, match="svc-prefill-0 ended 3 times before it was ready: exit status 1"):
+        client.start_detached(run, directory, client.claim(NAME, "", directory), states.append)
+    assert nothing_left([states[-1].instance])
+    assert client.claim(NAME, "", directory)
+
+
+def test_an_interrupted_starter_leaves_nothing(directory: ServiceDir) -> None:
+    states: list[State] = []
+
+    def interrupt(state: State) -> None:
+        states.append(state)
+        if any(p.pid for p in state.pods):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        client.start_detached(small(), directory, client.claim(NAME, "", directory), interrupt)
+    assert nothing_left([states[-1].instance])
+
+
+def test_a_supervisor_that_cannot_start_shows_its_last_lines(directory: ServiceDir) -> None:
+    broken = run_of({**deployment("prefill"), "kind": "StatefulSet"})
+    with pytest.raises(LocalError, match="does not run on one machine"):
+        client.start_detached(broken, directory, client.claim(NAME, "", directory), lambda s: None)
+
+
+def test_leftovers_are_ended_by_pid_and_start_time_and_nothing_else_is(directory: ServiceDir) -> None:
+    sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
+    ours, reused = subprocess.Popen(sleeper), subprocess.Popen(sleeper)
+    try:
+        started = procfs.start_time(ours.pid)
+        assert started is not None
+        state = start_state(directory, ours.pid, started, reused.pid, started - 1)
+        directory.create()
+        directory.write(state)
+        assert end_leftovers(directory) == 1
+        assert ours.wait(5) == -signal.SIGTERM
+        assert reused.poll() is None
+    finally:
+        ours.kill()
+        reused.kill()
+        ours.wait()
+        reused.wait()
+
+
+def start_state(directory: ServiceDir, pid: int, started: int, other: int, other_started: int) -> State:
+    pods = [
+        {"name": "a", "role": "prefill", "address": "127.0.0.1", "port": 1, "pid": pid, "start_time": started},
+        {"name": "b", "role": "decode", "address": "127.0.0.1", "port": 1, "pid": other, "start_time": other_started},
+    ]
+    return State.from_dict(
+        {
+            "name": NAME, "revision": "r", "phase": "Ready", "router": {"url": None}, "engine_python": "", "pods": pods,
+            "served_model": "m", "supervisor": {"pid": 1, "start_time": -1}, "instance": "no-such-run",
+        }
+    )  # fmt: skip
+
+
+def test_waiting_for_processes_ends_with_the_last_of_them() -> None:
+    quick = subprocess.Popen([sys.executable, "-c", "pass"])
+    slow = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    try:
+        assert waiting.all_gone([quick.pid], 10)
+        began = time.monotonic()
+        assert not waiting.all_gone([slow.pid], 0.2)
+        assert time.monotonic() - began < 5
+    finally:
+        slow.kill()
+        quick.wait()
+        slow.wait()
+
+
+def test_nothing_here_asks_for_root(directory: ServiceDir, tmp_path: Path) -> None:
+    """The whole way from start to stop as a user without privileges."""
+    if os.getuid() != 0:
+        pytest.skip("the other tests of this file already run without root")
+    home = tmp_path / "home"
+    home.mkdir()
+    for folder in (home, *tmp_path.parents):
+        if folder.is_relative_to("/tmp") and folder != Path("/tmp"):
+            folder.chmod(0o755)
+    os.chown(home, 65534, 65534)
+    os.chown(tmp_path, 65534, 65534)
+    script = (
+        "import sys; sys.path[:0] = sys.argv[1].split(':')\n"
+        "from tests.local.test_detached import small, start, nothing_left\n"
+        "from kvserving_operator.local import client\n"
+        "from kvserving_operator.local.state import ServiceDir\n"
+        "d = ServiceDir('svc'); s = start(small(), d); assert all(p.ready for p in s.pods)\n"
+        "assert client.stop(d, lambda s: None) and nothing_left([s.instance])\n"
+    )
+    path = ":".join([str(ROOT), str(ROOT / "operator/src"), *(p for p in sys.path if p)])
+    try:
+        subprocess.run([sys.executable, "-c", ""], user=65534, group=65534, check=True)
+    except (PermissionError, subprocess.CalledProcessError):
+        pytest.skip("this interpreter cannot be run by other users")
+    done = subprocess.run(
+        [sys.executable, "-c", script, path], user=65534, group=65534, extra_groups=[], cwd=tmp_path,
+        env={"HOME": str(home), "PATH": os.environ["PATH"], "KVSERVING_STATE_DIR": str(home / "state")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

