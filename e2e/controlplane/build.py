@@ -1,0 +1,181 @@
+"""The control plane's programs: etcd, kube-apiserver and kube-controller-manager, built once from Go modules.
+
+``go.mod`` beside this file pins Kubernetes; the programs are kept outside the repository, in
+``${XDG_CACHE_HOME:-~/.cache}/kvserving/controlplane/<hash>/``, where the hash covers ``go.mod``, ``go.sum`` and the
+build flags. The first build takes about ten minutes on two cores; every later call takes milliseconds.
+
+``KUBEBUILDER_ASSETS`` names a folder with ready programs instead. ``python -m e2e.controlplane.build`` builds and
+prints the folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+MODULE = Path(__file__).parent
+PACKAGES = {
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+}
+_COMPONENT_VERSION = "k8s.io/component-base/version"
+_TAIL = 30
+
+
+class ProgramsMissing(Exception):
+    """The programs are not in the cache and cannot be had; the message is one line with the way out."""
+
+
+class BuildFailed(Exception):
+    """``go build`` failed; the message ends with the compiler's last lines."""
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Paths of the programs. ``controller_manager`` is ``None`` when a given folder does not have it."""
+
+    etcd: Path
+    apiserver: Path
+    controller_manager: Path | None
+
+
+Say = Callable[[str], None]
+Compile = Callable[[str, str, Path, str], None]
+"""Build one program: (name, Go package, output file, linker flags); raise ``BuildFailed``."""
+
+
+def programs(
+    environ: Mapping[str, str] = os.environ, *, say: Say | None = None, compile_one: Compile | None = None
+) -> Programs:
+    """Return the programs, building those that the cache lacks.
+
+    Two callers at once build once: the second waits for the first. A build that is interrupted leaves nothing that
+    a later call would take for complete. Raises ``ProgramsMissing`` or ``BuildFailed``.
+    """
+    say = say or _say
+    given = environ.get("KUBEBUILDER_ASSETS")
+    if given:
+        return _given(Path(given))
+    folder = cache_folder(environ)
+    if not folder.is_dir():
+        if compile_one is None:
+            if shutil.which("go", path=environ.get("PATH")) is None:
+                raise ProgramsMissing(
+                    "the control plane needs Go to build it once: install Go "
+                    f"{_go_version()} or newer, or name a folder with {', '.join(PACKAGES)} in KUBEBUILDER_ASSETS"
+                )
+            compile_one = _go_build
+        _build(folder, say, compile_one)
+    return Programs(folder / "etcd", folder / "kube-apiserver", folder / "kube-controller-manager")
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the programs of this ``go.mod`` are or will be."""
+    base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    key = hashlib.sha256()
+    for part in (
+        (MODULE / "go.mod").read_bytes(),
+        (MODULE / "go.sum").read_bytes(),
+        repr((linker_flags(), sorted(PACKAGES.items()), platform.system(), platform.machine())).encode(),
+    ):
+        key.update(hashlib.sha256(part).digest())
+    return base / "kvserving" / "controlplane" / key.hexdigest()[:20]
+
+
+def linker_flags() -> str:
+    """Return the linker flags: without the version stamps the apiserver reports v0.0.0 and clients misjudge it."""
+    version = _pinned(r"^\s+k8s\.io/kubernetes v(\S+)")
+    major, minor, _ = version.split(".", 2)
+    return (
+        f"-s -w -X {_COMPONENT_VERSION}.gitVersion=v{version} "
+        f"-X {_COMPONENT_VERSION}.gitMajor={major} -X {_COMPONENT_VERSION}.gitMinor={minor}"
+    )
+
+
+def _given(folder: Path) -> Programs:
+    for name in ("etcd", "kube-apiserver"):
+        if not os.access(folder / name, os.X_OK):
+            raise ProgramsMissing(
+                f"KUBEBUILDER_ASSETS={folder}: no program {name} there: add it, or unset the variable to build it"
+            )
+    manager = folder / "kube-controller-manager"
+    return Programs(folder / "etcd", folder / "kube-apiserver", manager if os.access(manager, os.X_OK) else None)
+
+
+def _build(folder: Path, say: Say, compile_one: Compile) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(folder.parent / "lock", say):
+        if folder.is_dir():
+            return
+        for stale in folder.parent.glob("*.building"):
+            shutil.rmtree(stale)
+        work = folder.with_suffix(".building")
+        work.mkdir()
+        say(f"control plane: building {len(PACKAGES)} programs (once; about 10 minutes on two cores)")
+        for number, (name, package) in enumerate(PACKAGES.items(), 1):
+            say(f"control plane: {name} ({number} of {len(PACKAGES)}) ...")
+            started = time.monotonic()
+            compile_one(name, package, work / name, linker_flags())
+            say(f"control plane: {name} built in {time.monotonic() - started:.0f} s")
+        work.rename(folder)
+
+
+def _go_build(name: str, package: str, output: Path, flags: str) -> None:
+    done = subprocess.run(
+        ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(output), package],
+        cwd=MODULE,
+        env={**os.environ, "CGO_ENABLED": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL:])
+        raise BuildFailed(f"go build of {name} ended with {done.returncode}:\n{tail}")
+
+
+@contextmanager
+def _lock(path: Path, say: Say) -> Iterator[None]:
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("control plane: another process is building it; waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _go_version() -> str:
+    return _pinned(r"^go (\S+)")
+
+
+def _pinned(pattern: str) -> str:
+    found = re.search(pattern, (MODULE / "go.mod").read_text(), re.MULTILINE)
+    if found is None:
+        raise BuildFailed(f"go.mod has no line like {pattern!r}")
+    return found[1]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        print(programs().etcd.parent)
+    except (ProgramsMissing, BuildFailed) as error:
+        sys.exit(str(error))
