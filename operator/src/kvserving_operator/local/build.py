@@ -119,8 +119,7 @@ def pod_specs(
             if pod.gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[pod.name])
             else:
-                defaults = {_CPU_THREADS: binding[pod.name], "VLLM_CPU_KVCACHE_SPACE": "1"}
-                environment |= {"UCX_TLS": "tcp,shm,self", "UCX_NET_DEVICES": "lo"}
+                defaults = {_CPU_THREADS: binding[pod.name]}
             if run.connector is not None:
                 defaults["PYTHONPATH"] = str(folder / "volumes" / CONNECTOR_VOLUME)
         else:
