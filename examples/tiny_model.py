@@ -20,9 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FORMAT = "1"
+FORMAT = "3"
 """Part of the marker of a complete model; raise it when what is made changes."""
 
+MARKER = "tiny-model"
 VOCABULARY = 2048
 LONGEST = 8192
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -32,6 +33,9 @@ CHAT_TEMPLATE = (
 )
 SPREAD = 0.08
 """Standard deviation of the weights. The usual 0.02 makes attention so flat that most prompts get one answer."""
+
+RECURRENT_SPREAD = 0.02
+"""Recurrent layers run in bfloat16 on a CPU, whose rounding a wider spread magnifies."""
 
 
 def qwen3() -> Any:
@@ -54,7 +58,7 @@ def qwen3_next() -> Any:
     from transformers import Qwen3NextConfig
 
     return Qwen3NextConfig(
-        **_common(layers=4),
+        **_common(layers=4, spread=RECURRENT_SPREAD),
         intermediate_size=256,
         layer_types=["linear_attention"] * 3 + ["full_attention"],
         linear_num_key_heads=2,
@@ -62,7 +66,8 @@ def qwen3_next() -> Any:
         linear_key_head_dim=64,
         linear_value_head_dim=64,
         num_experts=4,
-        num_experts_per_tok=2,
+        # All of them: a choice among experts turns a rounding error into another answer.
+        num_experts_per_tok=4,
         moe_intermediate_size=128,
         shared_expert_intermediate_size=128,
         decoder_sparse_step=1,
@@ -86,19 +91,21 @@ def main() -> int:
 def make(kind: str, outdir: Path, seed: int) -> str:
     """Make the model unless it is there; return one line that says which.
 
-    Raises ``FileExistsError`` when ``outdir`` holds something else.
+    A tiny model of an earlier format is replaced. Raises ``FileExistsError`` when ``outdir`` holds something else.
     """
-    marker = f"tiny-model {FORMAT} {kind} {seed}\n"
+    marker = f"{MARKER} {FORMAT} {kind} {seed}\n"
     if outdir.exists():
-        if _marker_of(outdir) != marker:
+        found = _marker_of(outdir)
+        if found == marker:
+            return f"{kind} is already in {outdir}"
+        if not (found.startswith(f"{MARKER} ") and found.endswith(f" {kind} {seed}\n")):
             raise FileExistsError(f"{outdir} holds something else than {marker.strip()!r}; remove it or name another")
-        return f"{kind} is already in {outdir}"
     outdir.parent.mkdir(parents=True, exist_ok=True)
     # Folders made by mkdtemp are private; the model is not, and another user's engine may read it.
     unfinished = Path(tempfile.mkdtemp(prefix=f".{outdir.name}-", dir=outdir.parent))
     try:
         size = _write(KINDS[kind](), unfinished, seed)
-        (unfinished / "tiny-model").write_text(marker, encoding="ascii")
+        (unfinished / MARKER).write_text(marker, encoding="ascii")
         unfinished.chmod(0o755)
         for file in unfinished.iterdir():
             file.chmod(0o644)
@@ -108,7 +115,7 @@ def make(kind: str, outdir: Path, seed: int) -> str:
     return f"{kind} with {size / 1e6:.1f} million random weights is in {outdir}"
 
 
-def _common(layers: int) -> dict[str, Any]:
+def _common(layers: int, spread: float = SPREAD) -> dict[str, Any]:
     return {
         "vocab_size": VOCABULARY,
         "hidden_size": 256,
@@ -117,7 +124,7 @@ def _common(layers: int) -> dict[str, Any]:
         "num_key_value_heads": 2,
         "head_dim": 64,
         "max_position_embeddings": LONGEST,
-        "initializer_range": SPREAD,
+        "initializer_range": spread,
         "tie_word_embeddings": False,
         "bos_token_id": 0,
         "eos_token_id": 2,
@@ -175,12 +182,15 @@ def _text() -> list[str]:
 
 def _marker_of(folder: Path) -> str:
     try:
-        return (folder / "tiny-model").read_text(encoding="ascii")
+        return (folder / MARKER).read_text(encoding="ascii")
     except FileNotFoundError:
         return ""
 
 
 def _put(made: Path, outdir: Path, marker: str) -> None:
+    if _marker_of(outdir) not in ("", marker):
+        outdir.rename(made.with_suffix(".earlier"))
+        shutil.rmtree(made.with_suffix(".earlier"))
     try:
         made.rename(outdir)
     except OSError:

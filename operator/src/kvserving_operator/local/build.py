@@ -34,7 +34,9 @@ def place_addresses(run: Run, directory: ServiceDir, pods: list[LocalPod], state
     with allocation_lock(directory.base):
         others = [s.read() for s in services(directory.base) if s.name != directory.name]
         taken = {pod.address for other in others if other is not None for pod in other.pods}
-        found = allocate(run.name, len(pods), ports, taken)
+        # The folder, not the name: two users who run an example would otherwise both take the same free addresses
+        # while their engines load, a minute before the first of them binds.
+        found = allocate(str(directory.path.resolve()), len(pods), ports, taken)
         addresses = {pod.name: address for pod, address in zip(pods, found, strict=True)}
         directory.write(claim(state, pods, addresses, run))
     return addresses

@@ -1,0 +1,108 @@
+"""Clients that keep asking, and an account of what each request came to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from .asking import Texts
+
+REQUEST_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One request: ``ok``, ``failed`` (before the first byte), ``cut`` (after it) or ``hung``. Times in seconds."""
+
+    result: str
+    started: float
+    ended: float
+    detail: str = ""
+
+
+@dataclass
+class Account:
+    """What the clients met."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    def count(self, since: float = 0.0) -> Counter[str]:
+        """Count the results of the requests that started at ``since`` (monotonic) or later."""
+        return Counter(outcome.result for outcome in self.outcomes if outcome.started >= since)
+
+    def longest(self) -> float:
+        """Return the longest time that any request took."""
+        return max((outcome.ended - outcome.started for outcome in self.outcomes), default=0.0)
+
+    def recovered_after(self, moment: float) -> float:
+        """Return the seconds from ``moment`` to the end of the last request that was not served."""
+        return max((o.ended - moment for o in self.outcomes if o.result != "ok" and o.ended >= moment), default=0.0)
+
+
+@asynccontextmanager
+async def clients(url: str, texts: Texts, number: int) -> AsyncIterator[Account]:
+    """Keep ``number`` streams open until the block ends; each then finishes its request."""
+    account = Account()
+    stop = asyncio.Event()
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        running = [asyncio.create_task(_client(session, url, texts, account, stop, n)) for n in range(number)]
+        try:
+            yield account
+        finally:
+            stop.set()
+            await asyncio.gather(*running)
+
+
+async def _client(
+    session: aiohttp.ClientSession, url: str, texts: Texts, account: Account, stop: asyncio.Event, number: int
+) -> None:
+    count = 0
+    while not stop.is_set():
+        count += 1
+        body = {
+            "model": "tiny",
+            "prompt": texts.of(60, seed=number * 100_000 + count),
+            "max_tokens": 24,
+            "ignore_eos": True,
+            "stream": True,
+        }
+        outcome = await _one(session, url, body)
+        account.outcomes.append(outcome)
+        if outcome.result != "ok":
+            # A client that is refused at once must not spin.
+            await asyncio.sleep(0.25)
+
+
+async def _one(session: aiohttp.ClientSession, url: str, body: dict[str, object]) -> Outcome:
+    started = time.monotonic()
+    first = False
+    done = False
+    detail = ""
+    result = ""
+    try:
+        async with asyncio.timeout(REQUEST_SECONDS), session.post(url + "/v1/completions", json=body) as response:
+            if response.status != 200:
+                detail = f"{response.status} {(await response.text())[:200]}"
+            else:
+                async for line in response.content:
+                    if line.startswith(b"data: {"):
+                        event = json.loads(line.removeprefix(b"data: "))
+                        if "error" in event:
+                            detail = str(event["error"])[:200]
+                            break
+                        first = True
+                        done = done or any(choice.get("finish_reason") for choice in event["choices"])
+    except TimeoutError:
+        result = "hung"
+    except aiohttp.ClientError as error:
+        detail = f"{type(error).__name__}: {error}"
+    if not result:
+        result = "ok" if done and not detail else "cut" if first else "failed"
+    return Outcome(result, started, time.monotonic(), detail)

@@ -1,0 +1,62 @@
+"""Models with several kinds of layers; the first also through the other router."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import aiohttp
+from e2e.local.asking import Question, Reply, Texts, ask, different
+from e2e.local.stage import Service, Stage, Topology
+
+QUESTIONS = tuple(Question(tokens, chat=False, stream=False) for tokens in (1, 16, 17, 129, 257, 2048))
+TOLERANCE = 0.02
+
+
+def test_sliding_window_through_vllm_router_equals_a_single_engine(stage: Stage, models: Path) -> None:
+    model = models / "tiny-gemma3"
+    service = stage.show(Topology("gemma", model, router="vllm-router"))
+    alone, moved = _both(service, Texts(model))
+    assert not different(alone, moved)
+    assert stage.kvserving("verify", service.name).returncode == 0
+
+
+def test_recurrent_model_agrees_with_a_single_engine_in_logprobs(stage: Stage, models: Path) -> None:
+    model = models / "tiny-qwen3-next"
+    # vLLM's gated delta net on CPU computes in bfloat16 alone.
+    service = stage.show(Topology("next", model, args=("--dtype=bfloat16",)))
+    alone, moved = _both(service, Texts(model), logprobs=5, return_tokens_as_token_ids=True)
+    worst = max(_difference(alone[question], moved[question]) for question in QUESTIONS)
+    stage.numbers.append(f"recurrent model: largest difference of a top logprob {worst:.4f}")
+    assert worst <= TOLERANCE
+
+
+def _both(service: Service, texts: Texts, **more: object) -> tuple[dict[Question, Reply], dict[Question, Reply]]:
+    """Ask decode alone, then prefill and decode through the router; salts keep both cold."""
+    decode = service.engine_url("decode")
+
+    async def main() -> tuple[dict[Question, Reply], dict[Question, Reply]]:
+        async with aiohttp.ClientSession() as session:
+            found: list[dict[Question, Reply]] = []
+            for url, salt in ((decode, "alone"), (service.url, "moved")):
+                found.append({q: await ask(session, url, q.path, q.body(texts, salt, **more)) for q in QUESTIONS})
+            return found[0], found[1]
+
+    return asyncio.run(main())
+
+
+def _difference(first: Reply, second: Reply) -> float:
+    """Largest difference of a top logprob over the tokens up to which both answers are the same."""
+    assert first.logprobs
+    worst = 0.0
+    for position, (a, b) in enumerate(zip(first.logprobs, second.logprobs, strict=False)):
+        worst = max(worst, _one_way(a, b), _one_way(b, a))
+        if first.ids[0][position] != second.ids[0][position]:
+            # A near tie went the other way; what follows answers another text.
+            break
+    return worst
+
+
+def _one_way(a: dict[str, float], b: dict[str, float]) -> float:
+    """A token that is not among the other's best has at most the logprob of its last."""
+    return max(abs(value - b[token]) if token in b else value - min(b.values()) for token, value in a.items())
