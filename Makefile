@@ -106,6 +106,10 @@ test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the i
 e2e-controlplane: $(VENV)/.dev ## the CRD on a real kube-apiserver (built from Go modules once, 10 minutes; skipped without Go)
 	$(BIN)/pytest e2e/controlplane
 
+.PHONY: e2e-operator
+e2e-operator: $(VENV)/.dev ## the operator process against a real kube-apiserver (needs Go; not part of test yet)
+	$(BIN)/pytest e2e/operator
+
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
 	$(BIN)/pytest e2e/local

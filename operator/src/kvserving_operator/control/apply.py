@@ -1,0 +1,147 @@
+"""The only writer of children: server-side apply by one field manager, and prune.
+
+Nothing is forced, changed or deleted unless its controller is the very object (by UID) that is
+reconciled. A name that something else has is refused, and said so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..plan.types import Plan
+from ..reasons import Reason
+from . import children
+from .children import Action, Wanted
+from .failures import ApiFailure, Problem, problem
+from .kube import Kube
+from .observe import Child, Key, Store, View, child_of
+from .permissions import resource_of
+
+log = logging.getLogger(__name__)
+
+Identity = tuple[str, str]
+_WAIT_SECONDS = 1.0
+_WORKLOADS = ("Deployment", "StatefulSet")
+
+
+@dataclass
+class Outcome:
+    """What applying a plan came to: writes that were made, and what could not be done, by child."""
+
+    writes: int = 0
+    problems: dict[Identity, Problem] = field(default_factory=dict)
+
+    @property
+    def again(self) -> bool:
+        """Whether trying again may help."""
+        return any(found.again for found in self.problems.values())
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds before which trying again is of no use."""
+        return max((found.retry_after for found in self.problems.values()), default=0.0)
+
+
+class Applier:
+    """Makes children as planned. ``absent`` are kinds (apiVersion, kind) that the cluster lacks."""
+
+    def __init__(self, kube: Kube, store: Store) -> None:
+        self._kube = kube
+        self._store = store
+        self.absent: frozenset[Identity] = frozenset()
+        # What the server made of an apply, where its entry in managedFields is not the manifest's shape: without it
+        # such a child would be applied again and again.
+        self._accepted: dict[str, tuple[str, Any]] = {}
+
+    async def apply(self, view: View, plan: Plan, outcome: Outcome) -> None:
+        """Create and update every child of ``plan``; note writes and problems in ``outcome``.
+
+        Raises ``MayNotWrite`` when the Lease is lost; every other failure is noted, and the other children are
+        made all the same.
+        """
+        # Pods are refused while their service account is missing, and the next attempt comes late.
+        for manifest in sorted(plan.objects, key=lambda manifest: manifest["kind"] in _WORKLOADS):
+            kind = (str(manifest["apiVersion"]), str(manifest["kind"]))
+            identity = (kind[1], str(manifest["metadata"]["name"]))
+            if kind in self.absent:
+                message = f"the cluster has no kind {kind[1]} ({kind[0]}): install its CRD, or remove what asks for it"
+                outcome.problems[identity] = Problem(Reason.KIND_MISSING, message, again=False)
+                continue
+            live = view.children.get(identity)
+            try:
+                await self._one(view, children.wanted(view.serving, manifest, live), live, outcome)
+            except ApiFailure as failure:
+                outcome.problems[identity] = problem(failure)
+
+    async def prune(self, view: View, doomed: tuple[Child, ...], outcome: Outcome) -> None:
+        """Delete ``doomed`` children after a live look at each; note writes and problems in ``outcome``."""
+        for child in doomed:
+            resource = resource_of(child.api_version, child.kind)
+            try:
+                body = await self._kube.get(resource, child.namespace, child.name)
+                if body is None:
+                    self._store.remove_child(view.serving.key, child.kind, child.name, child.uid)
+                    continue
+                live = child_of(body, child.api_version, child.kind)
+                if live.owner is None or live.owner.uid != view.serving.uid or live.deleting:
+                    continue
+                await self._kube.delete(resource, live.namespace, live.name, uid=live.uid, version=live.version)
+                outcome.writes += 1
+                log.info("deleted %s", live)
+            except ApiFailure as failure:
+                if not failure.missing:
+                    outcome.problems[child.identity] = problem(failure)
+
+    async def _one(self, view: View, child: Wanted, live: Child | None, outcome: Outcome) -> None:
+        key, uid = view.serving.key, view.serving.uid
+        resource = resource_of(child.api_version, child.kind)
+        if live is None:
+            # The watch shows labelled objects only: a foreign one of this name is seen by asking.
+            body = await self._kube.get(resource, key.namespace, child.name)
+            if body is not None:
+                live = child_of(body, child.api_version, child.kind)
+                if live.serving == key.name:
+                    self._store.put_child(key, live)
+        match children.decide(child, live, uid):
+            case Action.NOTHING:
+                pass
+            case Action.CREATE:
+                body, created = await self._kube.apply(resource, child.body, force=False)
+                outcome.writes += 1
+                if not created:
+                    await self._withdraw(child)
+                    raise ApiFailure(409, "AlreadyExists", "", f"create {child.kind} {key.namespace}/{child.name}", {})
+                self._note(key, child, child_of(body, child.api_version, child.kind))
+                log.info("created %s %s/%s", child.kind, key.namespace, child.name)
+            case Action.UPDATE if live is not None and self._accepted.get(live.uid) != (child.digest, live.fields):
+                body, _ = await self._kube.apply(resource, _for(child.body, live), force=True)
+                outcome.writes += 1
+                self._note(key, child, child_of(body, child.api_version, child.kind))
+                log.info("updated %s", live)
+            case (Action.REFUSE | Action.WAIT) as action if live is not None:
+                reason = Reason.OWNED_BY_OTHER if action is Action.REFUSE else Reason.WAITING_FOR_DELETION
+                message = children.refusal(live, uid)
+                outcome.problems[child.identity] = Problem(reason, message, again=True, retry_after=_WAIT_SECONDS)
+            case _:
+                pass
+
+    def _note(self, key: Key, child: Wanted, answer: Child) -> None:
+        self._store.put_child(key, answer)
+        self._accepted.pop(answer.uid, None)
+        if answer.owner is not None and children.decide(child, answer, answer.owner.uid) is Action.UPDATE:
+            self._accepted[answer.uid] = (child.digest, answer.fields)
+            log.debug("the server keeps %s in another shape than it was applied", answer)
+
+    async def _withdraw(self, child: Wanted) -> None:
+        """Take our fields out of an object that appeared under a child's name between look and creation."""
+        metadata = {"name": child.name, "namespace": child.body["metadata"]["namespace"]}
+        bare = {"apiVersion": child.api_version, "kind": child.kind, "metadata": metadata}
+        await self._kube.apply(resource_of(child.api_version, child.kind), bare, force=False)
+
+
+def _for(body: Mapping[str, Any], live: Child) -> dict[str, Any]:
+    # With the UID, an object that was replaced meanwhile is not touched.
+    return {**body, "metadata": {**body["metadata"], "uid": live.uid}}

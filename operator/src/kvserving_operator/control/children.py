@@ -1,0 +1,125 @@
+"""What to do with one child, and which children must go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ..api.v1alpha1 import API_VERSION, KIND
+from ..plan import labels
+from ..plan.types import Manifest, Plan
+from . import drift
+from .observe import Child, Serving, View
+
+
+class Action(Enum):
+    """What a child needs."""
+
+    NOTHING = "nothing"
+    CREATE = "create"
+    UPDATE = "update"
+    REFUSE = "refuse"
+    WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One child as it should be: the body to apply, with owner and digest."""
+
+    api_version: str
+    kind: str
+    name: str
+    role: str
+    body: Mapping[str, Any]
+    digest: str
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Kind and name."""
+        return self.kind, self.name
+
+
+def owner_reference(serving: Serving) -> dict[str, Any]:
+    """Return the owner reference that every child of ``serving`` carries."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": serving.key.name,
+        "uid": serving.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def wanted(serving: Serving, manifest: Manifest, live: Child | None) -> Wanted:
+    """Return ``manifest`` as it is applied for ``serving`` where ``live`` stands.
+
+    A number of replicas that the manifest leaves to a scaler, but that only the operator has
+    set so far, is kept: to leave it out would reset it to one before the scaler speaks.
+    """
+    body: dict[str, Any] = dict(manifest)
+    if live is not None and live.replicas is not None and drift.owns(live.fields, "spec", "replicas"):
+        spec = body.get("spec")
+        if isinstance(spec, Mapping) and "replicas" not in spec and "template" in spec:
+            body["spec"] = {**spec, "replicas": live.replicas}
+    metadata = dict(body["metadata"])
+    metadata["ownerReferences"] = [owner_reference(serving)]
+    body["metadata"] = metadata
+    digest = drift.digest(body)
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), drift.DIGEST: digest}
+    role = (metadata.get("labels") or {}).get(labels.ROLE, "")
+    return Wanted(str(body["apiVersion"]), str(body["kind"]), metadata["name"], role, body, digest)
+
+
+def decide(child: Wanted, live: Child | None, uid: str) -> Action:
+    """Return what ``child`` needs where ``live`` stands; ``uid`` is that of the object that is to own it."""
+    if live is None:
+        return Action.CREATE
+    if live.owner is None or live.owner.uid != uid:
+        return Action.WAIT if former(live) else Action.REFUSE
+    if live.deleting:
+        return Action.WAIT
+    if live.digest == child.digest and drift.matches(child.body, live.fields):
+        return Action.NOTHING
+    return Action.UPDATE
+
+
+def former(live: Child) -> bool:
+    """Whether ``live`` is about to go: it is being deleted, or was left by an object that had this name before."""
+    left = live.owner is not None and live.owner.kind == KIND and live.owner.name == live.serving
+    return live.deleting or left
+
+
+def refusal(live: Child, uid: str) -> str:
+    """Return the sentence about an object that has a child's name and is not ours."""
+    whose = "belongs to no controller" if live.owner is None else f"belongs to {live.owner.kind} {live.owner.name}"
+    if former(live):
+        return f"{live} {whose} and has to be deleted first: waiting for it"
+    return f"{live} exists and {whose}: it is left alone; rename one of the two"
+
+
+def superfluous(view: View, plan: Plan, *, settled: bool) -> tuple[Child, ...]:
+    """Return the owned children that ``plan`` does not name and that may go now.
+
+    Children of another revision stay until the new one is ``settled``: they serve meanwhile.
+    """
+    names = {(str(manifest["kind"]), manifest["metadata"]["name"]) for manifest in plan.objects}
+    found = [
+        child
+        for child in view.owned()
+        if child.identity not in names and not child.deleting and (settled or child.revision in ("", plan.revision))
+    ]
+    return tuple(sorted(found, key=_last_first))
+
+
+def outdated(view: View, plan: Plan) -> tuple[Child, ...]:
+    """Return the owned children of other revisions, those being deleted included."""
+    return tuple(child for child in view.owned() if child.revision not in ("", plan.revision))
+
+
+def _last_first(child: Child) -> tuple[int, str, str]:
+    # What others depend on goes last: routers and engines before policies, accounts and claims.
+    order = {"HorizontalPodAutoscaler": 0, "ScaledObject": 0, "KVServingRole": 1, "Deployment": 2, "StatefulSet": 3}
+    return order.get(child.kind, 4), child.kind, child.name

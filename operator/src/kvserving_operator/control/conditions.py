@@ -1,0 +1,334 @@
+"""From what is known of an object to its conditions. Pure.
+
+Leaves tell of one concern each; ``Ready`` is true when all leaves are. ``Reconciling`` and
+``Stalled`` say the same in the words that kstatus (kubectl wait, GitOps tools) knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ..api.faults import Fault
+from ..plan import labels
+from ..plan.types import Plan
+from ..reasons import Reason
+from .failures import Problem
+from .logs import redact
+from .observe import Child, View
+from .pods import PodState
+
+Status = Literal["True", "False", "Unknown"]
+
+TYPES: Mapping[str, str] = {
+    "Ready": "All leaf conditions are true at this generation: a request was served with transferred KV.",
+    "Available": "A request can be served now, by this or the previous revision.",
+    "Progressing": "The operator or the cluster is still working towards the spec.",
+    "Degraded": "Something needs attention: a child cannot be made, pods fail, or decodes recompute KV.",
+    "ConfigValid": "The spec can be planned.",
+    "PrefillReady": "All prefill engines are ready. Absent in aggregated mode.",
+    "DecodeReady": "All decode engines are ready.",
+    "RouterReady": "All routers are ready. Absent where the router is not the operator's.",
+    "StorageReady": "The L2 store that the operator deploys is ready, or there is none.",
+    "TransferVerified": "A probe proved that KV moves from prefill to decode. Absent in aggregated mode.",
+    "ScalingReady": "Scale targets and scalers are in place. Absent without a scaler.",
+    "Reconciling": "As Progressing, for kstatus.",
+    "Stalled": "No progress without a change of the spec or by an administrator, for kstatus.",
+}
+"""Every type of condition, documented from here."""
+
+LEAVES = ("ConfigValid", "PrefillReady", "DecodeReady", "RouterReady", "StorageReady", "TransferVerified")
+
+_WORKING = frozenset(
+    (
+        Reason.STARTING,
+        Reason.LOADING_MODEL,
+        Reason.VERIFYING,
+        Reason.ROLLING_OUT,
+        Reason.WAITING_FOR_DELETION,
+        Reason.CONFLICT,
+    )
+)
+_STUCK = frozenset(
+    (
+        Reason.INVALID_SPEC,
+        Reason.OWNED_BY_OTHER,
+        Reason.APPLY_FAILED,
+        Reason.FORBIDDEN,
+        Reason.ROLLOUT_FAILED,
+        Reason.INSUFFICIENT_CAPACITY,
+        Reason.QUOTA_EXCEEDED,
+    )
+)
+_SCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "KVServingRole")
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition without its times."""
+
+    type: str
+    status: Status
+    reason: Reason
+    message: str
+
+    @property
+    def holds(self) -> bool:
+        """Whether the status is True."""
+        return self.status == "True"
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What is known about the transfer: the status of ``TransferVerified`` with reason and sentence."""
+
+    status: Status
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that conditions are made of.
+
+    ``plan`` is ``None`` where ``faults`` forbid one; ``revision`` is then the one that runs.
+    ``transfer`` is ``None`` in aggregated mode.
+    """
+
+    view: View
+    plan: Plan | None
+    revision: str
+    disaggregated: bool
+    routed: bool
+    suspended: bool
+    faults: tuple[Fault, ...] = ()
+    problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+    transfer: Transfer | None = None
+
+
+def conditions(facts: Facts) -> tuple[Condition, ...]:
+    """Return all conditions that apply, in the order of ``TYPES``."""
+    leaves = [found for found in (_leaf(name, facts) for name in LEAVES) if found is not None]
+    scaling = _scaling(facts)
+    available = _available(facts)
+    ready = _ready(facts, leaves)
+    degraded = _degraded(facts, leaves)
+    progressing = _progressing(facts, leaves)
+    stalled = _stalled(leaves, facts)
+    working = progressing.holds and not stalled.holds
+    reconciling = Condition("Reconciling", "True" if working else "False", progressing.reason, progressing.message)
+    found = {
+        condition.type: condition
+        for condition in (ready, available, progressing, degraded, *leaves, *scaling, reconciling, stalled)
+    }
+    return tuple(found[name] for name in TYPES if name in found)
+
+
+def workload(facts: Facts, role: str, kind: str = "Deployment") -> Child | None:
+    """Return the owned workload of a role in the revision that ``facts`` are about; stores have none."""
+    for child in facts.view.owned():
+        if child.kind == kind and child.role == role and child.revision in ("", facts.revision):
+            return child
+    return None
+
+
+def serving_revisions(facts: Facts) -> tuple[str, ...]:
+    """Return the revisions that can serve a request now: at least one ready pod of every role."""
+    roles = ["decode"]
+    if facts.disaggregated:
+        roles.append("prefill")
+    if facts.routed:
+        roles.append("router")
+    ready: dict[str, set[str]] = {}
+    for child in facts.view.owned():
+        if child.workload is not None and child.workload.ready > 0 and child.revision:
+            ready.setdefault(child.revision, set()).add(child.role)
+    return tuple(sorted(revision for revision, found in ready.items() if found.issuperset(roles)))
+
+
+def _leaf(name: str, facts: Facts) -> Condition | None:
+    match name:
+        case "ConfigValid":
+            return _config_valid(facts)
+        case "PrefillReady":
+            return _role(facts, name, "prefill") if facts.disaggregated else None
+        case "DecodeReady":
+            return _role(facts, name, "decode")
+        case "RouterReady":
+            return _role(facts, name, "router") if facts.routed else None
+        case "StorageReady":
+            return _storage(facts)
+        case _:
+            return _transfer(facts)
+
+
+def _config_valid(facts: Facts) -> Condition:
+    if not facts.faults:
+        notes = "".join(f"; {notice}" for notice in (facts.plan.notices if facts.plan is not None else ()))
+        return Condition("ConfigValid", "True", Reason.VALID, redact(f"the spec is valid{notes}"))
+    more = f" (and {len(facts.faults) - 10} more)" if len(facts.faults) > 10 else ""
+    message = "; ".join(str(fault) for fault in facts.faults[:10]) + more
+    return Condition("ConfigValid", "False", Reason.INVALID_SPEC, message)
+
+
+def _role(facts: Facts, name: str, role: str) -> Condition:
+    def not_ready(reason: Reason, message: str) -> Condition:
+        return Condition(name, "False", reason, message)
+
+    child = workload(facts, role)
+    blocked = _problem_of(facts, role)
+    if facts.suspended:
+        return not_ready(Reason.SUSPENDED, "spec.suspend stops all engines and routers")
+    if blocked is not None:
+        return not_ready(blocked.reason, blocked.message)
+    if child is None or child.workload is None:
+        return not_ready(Reason.STARTING, f"the {role} Deployment is being created")
+    state = child.workload
+    summary = f"{state.ready} of {state.replicas} {role} pods are ready"
+    if state.replicas == 0:
+        return not_ready(Reason.SUSPENDED, f"no {role} pod is asked for")
+    if state.current and state.ready >= state.replicas and state.updated >= state.replicas:
+        return Condition(name, "True", Reason.READY, summary)
+    if not state.current:
+        return not_ready(Reason.STARTING, f"{summary}; the newest spec is not rolled out yet")
+    reason, detail = _why(child, [pod for pod in facts.view.pods if pod.role == role and not pod.deleting], facts)
+    return not_ready(reason, f"{summary}: {detail}" if detail else summary)
+
+
+def _problem_of(facts: Facts, role: str) -> Problem | None:
+    """Return the first problem with a child that carries the label of ``role``; scalers have their own condition."""
+    for manifest in facts.plan.objects if facts.plan is not None else ():
+        if manifest["metadata"]["labels"].get(labels.ROLE) == role and manifest["kind"] not in _SCALERS:
+            found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
+            if found is not None and found.reason is not Reason.KIND_MISSING:
+                return found
+    return None
+
+
+def _why(child: Child, pods: Iterable[PodState], facts: Facts) -> tuple[Reason, str]:
+    """Return why a workload is not ready, the most specific cause first."""
+    assert child.workload is not None
+    ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
+    for pod in ours:
+        if pod.failing:
+            detail = f" ({pod.failing_message})" if pod.failing_message else ""
+            return Reason.POD_FAILING, f"pod {pod.name}: {pod.failing}{detail}"
+    for pod in ours:
+        if pod.unschedulable:
+            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}"
+    failure = child.workload.condition("ReplicaFailure")
+    if failure is not None and failure[0] == "True":
+        if "exceeded quota" in failure[2]:
+            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}: raise the quota or lower the spec"
+        return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}"
+    progress = child.workload.condition("Progressing")
+    if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
+        return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
+    if child.role == "router":
+        return Reason.STARTING, ""
+    return Reason.LOADING_MODEL, "engines load the model"
+
+
+def _tail(message: str) -> str:
+    # 'pods "x-1" is forbidden: exceeded quota: ...': the pod's name changes with every attempt.
+    return message[message.index("exceeded quota") :]
+
+
+def _storage(facts: Facts) -> Condition:
+    store = workload(facts, "store", "StatefulSet")
+    planned = facts.plan is not None and any(m["kind"] == "StatefulSet" for m in facts.plan.objects)
+    if store is None and not planned:
+        return Condition("StorageReady", "True", Reason.NOTHING_TO_DO, "the operator deploys no store for this object")
+    blocked = _problem_of(facts, "store")
+    if blocked is not None:
+        return Condition("StorageReady", "False", blocked.reason, blocked.message)
+    if store is None or store.workload is None:
+        return Condition("StorageReady", "False", Reason.STARTING, "the store's StatefulSet is being created")
+    state = store.workload
+    summary = f"{state.ready} of {state.replicas} store pods are ready"
+    if state.current and state.ready >= state.replicas:
+        return Condition("StorageReady", "True", Reason.READY, summary)
+    failing = next((pod for pod in facts.view.pods if pod.role == "store" and pod.failing), None)
+    if failing is not None:
+        return Condition(
+            "StorageReady", "False", Reason.POD_FAILING, f"{summary}: pod {failing.name}: {failing.failing}"
+        )
+    return Condition("StorageReady", "False", Reason.STARTING, summary)
+
+
+def _transfer(facts: Facts) -> Condition | None:
+    if facts.transfer is None:
+        return None
+    return Condition("TransferVerified", facts.transfer.status, facts.transfer.reason, facts.transfer.message)
+
+
+def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
+    for leaf in leaves:
+        if not leaf.holds:
+            return Condition("Ready", "False", leaf.reason, f"{leaf.type}: {leaf.message}")
+    for (kind, name), found in sorted(facts.problems.items()):
+        # What runs may be ready, but it is not yet what this generation asks for.
+        if found.reason is not Reason.KIND_MISSING:
+            return Condition("Ready", "False", found.reason, f"{kind} {name}: {found.message}")
+    proved = " and the transfer is verified" if any(leaf.type == "TransferVerified" for leaf in leaves) else ""
+    return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")
+
+
+def _available(facts: Facts) -> Condition:
+    serving = serving_revisions(facts)
+    if not serving:
+        return Condition("Available", "False", Reason.SUSPENDED if facts.suspended else Reason.STARTING,
+                         "no revision has a ready pod of every role")  # fmt: skip
+    if facts.revision not in serving:
+        message = f"revision {serving[0][:8]} serves while {facts.revision[:8]} comes up"
+        return Condition("Available", "True", Reason.ROLLING_OUT, message)
+    return Condition("Available", "True", Reason.READY, "requests can be served")
+
+
+def _degraded(facts: Facts, leaves: list[Condition]) -> Condition:
+    for (kind, name), found in sorted(facts.problems.items()):
+        if found.reason not in _WORKING:
+            return Condition("Degraded", "True", found.reason, f"{kind} {name}: {found.message}")
+    for leaf in leaves:
+        if not leaf.holds and leaf.reason not in _WORKING | {Reason.SUSPENDED, Reason.INVALID_SPEC}:
+            return Condition("Degraded", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
+    return Condition("Degraded", "False", Reason.READY, "nothing needs attention")
+
+
+def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
+    for (kind, name), found in sorted(facts.problems.items()):
+        if found.again:
+            return Condition("Progressing", "True", found.reason, f"{kind} {name}: {found.message}")
+    for leaf in leaves:
+        if not leaf.holds and leaf.reason in _WORKING:
+            return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
+    for child in facts.view.owned():
+        if facts.plan is not None and child.revision not in ("", facts.plan.revision):
+            message = f"revision {child.revision[:8]} is still there"
+            return Condition("Progressing", "True", Reason.ROLLING_OUT, message)
+    unmet = next((leaf for leaf in leaves if not leaf.holds), None)
+    if unmet is not None:
+        return Condition("Progressing", "False", unmet.reason, f"{unmet.type}: {unmet.message}")
+    return Condition("Progressing", "False", Reason.READY, "the spec is met")
+
+
+def _stalled(leaves: list[Condition], facts: Facts) -> Condition:
+    for (kind, name), found in sorted(facts.problems.items()):
+        if found.reason in _STUCK:
+            return Condition("Stalled", "True", found.reason, f"{kind} {name}: {found.message}")
+    for leaf in leaves:
+        if not leaf.holds and leaf.reason in _STUCK:
+            return Condition("Stalled", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
+    return Condition("Stalled", "False", Reason.READY, "nothing blocks progress")
+
+
+def _scaling(facts: Facts) -> tuple[Condition, ...]:
+    planned = [m for m in facts.plan.objects if m["kind"] in _SCALERS] if facts.plan is not None else []
+    if not planned:
+        return ()
+    for manifest in planned:
+        found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
+        if found is not None:
+            return (Condition("ScalingReady", "False", found.reason, found.message),)
+    return (Condition("ScalingReady", "True", Reason.READY, "scale targets and scalers are in place"),)

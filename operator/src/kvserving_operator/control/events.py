@@ -1,0 +1,144 @@
+"""Events on the user's object: on transitions of conditions only, each kind declared here once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Literal
+
+from ..api.v1alpha1 import API_VERSION, KIND
+from .failures import ApiFailure
+from .kube import Kube
+from .observe import Serving
+from .permissions import EVENTS
+
+log = logging.getLogger(__name__)
+
+_LONGEST = 1000
+
+
+class EventKind(Enum):
+    """Every event: (reason, type, when it is sent)."""
+
+    READY = ("Ready", "Normal", "Every role is ready and the transfer is verified.")
+    NOT_READY = ("NotReady", "Warning", "The object was ready and is no longer; the message names the condition.")
+    INVALID_SPEC = ("InvalidSpec", "Warning", "The spec cannot be planned; what runs is left as it is.")
+    TRANSFER_VERIFIED = ("TransferVerified", "Normal", "A probe proved that KV moves from prefill to decode.")
+    TRANSFER_FAILED = ("TransferNotVerified", "Warning", "A probe or the engines' counters show that KV does not move.")
+    DEGRADED = ("Degraded", "Warning", "Something needs attention; the message says what.")
+    RECOVERED = ("Recovered", "Normal", "Nothing needs attention any more.")
+    AVAILABLE = ("Available", "Normal", "Requests can be served.")
+    UNAVAILABLE = ("Unavailable", "Warning", "Requests can no longer be served.")
+
+    @property
+    def reason(self) -> str:
+        """Reason of the event."""
+        return self.value[0]
+
+    @property
+    def type(self) -> str:
+        """``Normal`` or ``Warning``."""
+        return self.value[1]
+
+    @property
+    def meaning(self) -> str:
+        """When the event is sent."""
+        return self.value[2]
+
+
+Change = Literal["True", "False"]
+
+# On which change of which condition an event is sent; ``None`` as former status means: it was not there.
+_TRANSITIONS: Mapping[tuple[str, Change], EventKind] = {
+    ("Ready", "True"): EventKind.READY,
+    ("Ready", "False"): EventKind.NOT_READY,
+    ("ConfigValid", "False"): EventKind.INVALID_SPEC,
+    ("TransferVerified", "True"): EventKind.TRANSFER_VERIFIED,
+    ("TransferVerified", "False"): EventKind.TRANSFER_FAILED,
+    ("Degraded", "True"): EventKind.DEGRADED,
+    ("Degraded", "False"): EventKind.RECOVERED,
+    ("Available", "True"): EventKind.AVAILABLE,
+    ("Available", "False"): EventKind.UNAVAILABLE,
+}
+# These tell of a loss, which needs something to lose: not on a new object.
+_NEED_OPPOSITE = frozenset((EventKind.NOT_READY, EventKind.RECOVERED, EventKind.UNAVAILABLE))
+_REASON_MATTERS = frozenset((EventKind.INVALID_SPEC, EventKind.TRANSFER_FAILED, EventKind.DEGRADED))
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event to send."""
+
+    kind: EventKind
+    message: str
+
+
+def transitions(last: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Event, ...]:
+    """Return the events for the way from status ``last`` to status ``document``; none where nothing changed."""
+    before = _by_type(last.get("conditions") or ())
+    found = []
+    for name, condition in _by_type(document.get("conditions") or ()).items():
+        kind = _TRANSITIONS.get((name, condition["status"]))
+        if kind is None:
+            continue
+        was = before.get(name, {})
+        moved = was.get("status") != condition["status"]
+        if kind in _NEED_OPPOSITE and was.get("status") not in _opposite(condition["status"]):
+            continue
+        if moved or (kind in _REASON_MATTERS and was.get("reason") != condition["reason"]):
+            found.append(Event(kind, f"{condition['reason']}: {condition['message']}"[:_LONGEST]))
+    return tuple(found)
+
+
+class Recorder:
+    """Sends events. One that cannot be sent is logged and dropped: events are no state."""
+
+    def __init__(self, kube: Kube, instance: str, counted: Callable[[str], None]) -> None:
+        self._kube = kube
+        self._instance = instance
+        self._counted = counted
+
+    async def send(self, serving: Serving, events: Iterable[Event]) -> None:
+        """Create ``events`` on ``serving``. Raises ``MayNotWrite`` alone."""
+        for event in events:
+            try:
+                await self._kube.create(EVENTS, self._body(serving, event))
+                self._counted(event.kind.reason)
+            except ApiFailure as failure:
+                log.warning("event %s was not sent: %s", event.kind.reason, failure)
+
+    def _body(self, serving: Serving, event: Event) -> dict[str, Any]:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": f"{serving.key.name}.", "namespace": serving.key.namespace},
+            "involvedObject": {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "name": serving.key.name,
+                "namespace": serving.key.namespace,
+                "uid": serving.uid,
+                "resourceVersion": serving.version,
+            },
+            "reason": event.kind.reason,
+            "message": event.message,
+            "type": event.kind.type,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+            "source": {"component": "kvserving-operator"},
+            "reportingComponent": "kvserving.dev/operator",
+            "reportingInstance": self._instance,
+        }
+
+
+def _by_type(conditions: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {str(condition.get("type")): condition for condition in conditions}
+
+
+def _opposite(status: str) -> tuple[str, ...]:
+    return ("False",) if status == "True" else ("True",)

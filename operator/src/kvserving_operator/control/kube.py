@@ -1,0 +1,276 @@
+"""The apiserver as the operator uses it: a few typed calls over the transport of ``kubernetes.aio``.
+
+Its dynamic client sends the same requests, but formats a traceback for every 404, and the
+answer to "is this name free" is one. Kinds come from the table of permissions: no discovery.
+Every write passes the gate (the Lease must be held) and the rate limit; after an answer 429, all
+writes wait as long as the server asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+
+from .config import FIELD_MANAGER, Config
+from .failures import ApiFailure
+from .permissions import LEASES, Resource
+from .workqueue import TokenBucket
+
+Json = dict[str, Any]
+_PAGE = 100
+_LONGEST_RETRY_AFTER = 300.0
+_LONGEST_HOLD = 30.0
+_METHODS = {"get": "GET", "list": "GET", "create": "POST", "update": "PUT", "patch": "PATCH", "delete": "DELETE"}
+
+
+class MayNotWrite(Exception):
+    """The Lease is not held (any more): nothing may be written."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One finished request, for metrics: verb, plural name of the resource, status (0: no answer), seconds."""
+
+    verb: str
+    resource: str
+    status: int
+    seconds: float
+
+
+async def configuration(config: Config) -> Configuration:
+    """Return the connection settings: those of ``config.kubeconfig``, else of the pod's service account.
+
+    Raises ``kubernetes.aio.config.ConfigException`` when neither can be read.
+    """
+    # The class hands out copies of one default; this process has no other user of it.
+    settings: Any = Configuration()
+    if config.kubeconfig is not None:
+        load: Any = load_kube_config
+        await load(config_file=str(config.kubeconfig), client_configuration=settings)
+    else:
+        in_cluster: Any = load_incluster_config
+        in_cluster(client_configuration=settings)
+    settings.connection_pool_maxsize = max(16, config.workers * 4)
+    return settings  # type: ignore[no-any-return]
+
+
+class Kube:
+    """Requests to one apiserver. ``may_write`` is asked before each write; ``observe`` is told of each request."""
+
+    def __init__(
+        self,
+        api: ApiClient,
+        *,
+        limit: TokenBucket,
+        timeout: float,
+        may_write: Callable[[], bool],
+        observe: Callable[[Call], None],
+        now: Callable[[], float],
+    ) -> None:
+        self._api: Any = api
+        self._limit = limit
+        self._timeout = timeout
+        self._may_write = may_write
+        self._observe = observe
+        self._now = now
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """Return one object, ``None`` when there is none. Raises ``ApiFailure``."""
+        path = self._path(resource, namespace, name)
+        try:
+            return await self._send("get", resource, path, name, namespace)
+        except ApiFailure as failure:
+            if failure.missing:
+                return None
+            raise
+
+    async def list(self, resource: Resource, namespace: str | None, *, selector: str = "") -> AsyncIterator[Json]:
+        """Yield all objects of a kind, in one namespace or everywhere, read in pages. Raises ``ApiFailure``."""
+        token = ""
+        while True:
+            query = {"limit": str(_PAGE), "labelSelector": selector, "continue": token}
+            query = {name: value for name, value in query.items() if value}
+            page = await self._send("list", resource, self._path(resource, namespace), "", namespace or "", query=query)
+            for item in page.get("items") or ():
+                yield item
+            token = (page.get("metadata") or {}).get("continue") or ""
+            if not token:
+                return
+
+    async def apply(self, resource: Resource, body: Mapping[str, Any], *, force: bool) -> tuple[Json, bool]:
+        """Server-side apply ``body``; return the object and whether it was created. Raises ``ApiFailure``."""
+        metadata = body["metadata"]
+        path = self._path(resource, metadata["namespace"], metadata["name"])
+        params = _apply(force) | {"body": body}
+        return await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
+
+    async def apply_status(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        """Server-side apply the status of ``body``, whose metadata should carry the UID. Raises ``ApiFailure``."""
+        metadata = body["metadata"]
+        path = self._path(resource, metadata["namespace"], metadata["name"]) + "/status"
+        resource = replace(resource, plural=f"{resource.plural}/status")
+        params = _apply(True) | {"body": body}
+        answer, _ = await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
+        return answer
+
+    async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        """Create ``body``. Raises ``ApiFailure``, of status 409 when there is one of that name."""
+        metadata = body["metadata"]
+        name = metadata.get("name", "")
+        answer, _ = await self._write(
+            "create",
+            resource,
+            self._path(resource, metadata["namespace"]),
+            name,
+            metadata["namespace"],
+            body=body,
+            query={"fieldManager": FIELD_MANAGER},
+        )
+        return answer
+
+    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str) -> None:
+        """Delete one object if it still has this UID and resource version. Raises ``ApiFailure``."""
+        preconditions = {"uid": uid, "resourceVersion": version}
+        body = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": preconditions,
+            "propagationPolicy": "Background",
+        }
+        await self._write("delete", resource, self._path(resource, namespace, name), name, namespace, body=body)
+
+    async def put_lease(self, body: Mapping[str, Any], *, create: bool) -> Json:
+        """Create or replace a Lease: the one write that needs none. Raises ``ApiFailure``."""
+        metadata = body["metadata"]
+        path = self._path(LEASES, metadata["namespace"], None if create else metadata["name"])
+        verb = "create" if create else "update"
+        what = f"{verb} {LEASES.full_name} {metadata['namespace']}/{metadata['name']}"
+        answer, _ = await self._request(verb, LEASES.plural, path, what, body=dict(body))
+        return answer
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Json:
+        """Create a review (nothing is stored by it). Raises ``ApiFailure``."""
+        answer, _ = await self._request("create", "reviews", path, f"create {path}", body=dict(body))
+        return answer
+
+    async def read(self, path: str) -> Json | None:
+        """Return what is at ``path``, such as a discovery document; ``None`` for 404. Raises ``ApiFailure``."""
+        try:
+            answer, _ = await self._request("get", "discovery", path, f"get {path}")
+        except ApiFailure as failure:
+            if failure.status == 404:
+                return None
+            raise
+        return answer
+
+    def _path(self, resource: Resource, namespace: str | None, name: str | None = None) -> str:
+        base = f"/{'apis' if resource.group else 'api'}/{resource.api_version}"
+        where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+        return f"{base}{where}/{resource.plural}" + (f"/{quote(name, safe='')}" if name else "")
+
+    async def _write(
+        self, verb: str, resource: Resource, path: str, name: str, namespace: str, **params: Any
+    ) -> tuple[Json, bool]:
+        delay = self._limit.reserve()
+        if delay > 0:
+            await asyncio.sleep(delay)
+        if not self._may_write():
+            raise MayNotWrite(f"{verb} {resource.full_name} {namespace}/{name}")
+        what = f"{verb} {resource.full_name} {namespace}/{name}".rstrip("/")
+        answer, status = await self._request(verb, resource.plural, path, what, **params)
+        return answer, status == 201
+
+    async def _send(self, verb: str, resource: Resource, path: str, name: str, namespace: str, **params: Any) -> Json:
+        what = f"{verb} {resource.full_name} {namespace}/{name}".rstrip("/ ")
+        answer, _ = await self._request(verb, resource.plural, path, what, **params)
+        return answer
+
+    async def _request(
+        self,
+        verb: str,
+        plural: str,
+        path: str,
+        what: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+    ) -> tuple[Json, int]:
+        started = self._now()
+        status = 0
+        try:
+            request = await self._api.param_serialize(
+                _METHODS[verb],
+                path,
+                query_params=list((query or {}).items()),
+                header_params={"Accept": "application/json", "Content-Type": content_type},
+                body=body,
+                auth_settings=["BearerToken"],
+            )
+            response = await self._api.call_api(*request, _request_timeout=self._timeout)
+            raw = await response.read()
+            status = int(response.status)
+            if not 200 <= status < 300:
+                raise self._refused(status, response, raw, what)
+            answer = json.loads(raw)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiFailure(0, type(error).__name__, "", what, {}) from None
+        except ValueError:
+            raise ApiFailure(0, "answer is no JSON", "", what, {}) from None
+        finally:
+            self._observe(Call(verb, plural, status, self._now() - started))
+        if not isinstance(answer, dict):
+            raise ApiFailure(0, "answer is no object", "", what, {})
+        return answer, status
+
+    def _refused(self, status: int, response: Any, raw: bytes, what: str) -> ApiFailure:
+        failure = _failure(status, response, raw, what)
+        if status == 429:
+            self._limit.hold(min(failure.retry_after, _LONGEST_HOLD))
+        return failure
+
+
+def _apply(force: bool) -> Json:
+    query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+    return {"content_type": "application/apply-patch+yaml", "query": query}
+
+
+def _failure(status: int, response: Any, raw: bytes, what: str) -> ApiFailure:
+    try:
+        body = json.loads(raw or b"{}")
+    except ValueError:
+        # Something before the apiserver answers in its own words.
+        body = {}
+    if not isinstance(body, dict):
+        body = {}
+    details = body.get("details")
+    details = details if isinstance(details, dict) else {}
+    return ApiFailure(
+        status=status,
+        reason=str(body.get("reason") or response.reason or ""),
+        message=str(body.get("message") or ""),
+        what=what,
+        details=details,
+        retry_after=_retry_after(response.headers, details),
+    )
+
+
+def _retry_after(headers: Mapping[str, str], details: Mapping[str, Any]) -> float:
+    for value in (headers.get("Retry-After"), details.get("retryAfterSeconds")):
+        try:
+            seconds = float(str(value))
+        except ValueError:
+            continue
+        if math.isfinite(seconds) and seconds > 0:
+            return min(seconds, _LONGEST_RETRY_AFTER)
+    return 0.0

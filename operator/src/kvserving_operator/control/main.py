@@ -1,0 +1,288 @@
+"""The operator process: from settings to an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import Any
+
+import kopf
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.config import ConfigException
+
+from ..plan.types import Site
+from ..verify.run import verify
+from . import app, logs, preflight
+from .apply import Applier
+from .config import Config
+from .events import Recorder
+from .failures import ApiFailure, describe
+from .health import LagMeter, Vitals, serve
+from .kube import Kube, MayNotWrite, configuration
+from .lease import Leadership, LeaseLost
+from .metrics import Metrics
+from .observe import Key, Store
+from .reconcile import Reconciler, Result
+from .resync import Resync
+from .secrets import SecretKeeper
+from .verification import Probe, Verifications
+from .workqueue import Backoff, Closed, TokenBucket, WorkQueue
+
+log = logging.getLogger(__name__)
+
+_DRAIN_SECONDS = 10.0
+
+
+class ExitCode(IntEnum):
+    """How the process ends. 2 is left to the command line: wrong usage."""
+
+    STOPPED = 0
+    """A signal asked it to."""
+    FAILED = 1
+    """A watch or another part failed for good; the log says which. A restart may help."""
+    PERMISSIONS = 3
+    """Verbs are missing; the log names each."""
+    LEASE_LOST = 4
+    """Another operator may write now. A restart is right."""
+    CLUSTER = 5
+    """The apiserver cannot be reached, or the CRD is not installed."""
+
+
+def run(config: Config, *, probe: Probe = verify) -> int:
+    """Run the operator until a signal stops it or something fails; return an ``ExitCode``."""
+    logs.configure(config.log_format, config.log_level)
+    return int(asyncio.run(_guarded(config, probe)))
+
+
+async def _guarded(config: Config, probe: Probe) -> ExitCode:
+    try:
+        await Process(config, probe).run()
+    except preflight.PermissionsMissing as error:
+        log.error("%s", error)
+        return ExitCode.PERMISSIONS
+    except preflight.CrdMissing as error:
+        log.error("%s", error)
+        return ExitCode.CLUSTER
+    except ConfigException as error:
+        log.error("no credentials for a cluster: %s; name a file with --kubeconfig", error)
+        return ExitCode.CLUSTER
+    except ApiFailure as failure:
+        log.error("the cluster cannot be used: %s", describe(failure))
+        return ExitCode.CLUSTER
+    except (LeaseLost, MayNotWrite) as error:
+        log.error("%s; ending", error)
+        return ExitCode.LEASE_LOST
+    except OSError as error:
+        log.error("cannot serve health and metrics on %s:%d: %s", config.listen_host, config.listen_port, error)
+        return ExitCode.FAILED
+    except Exception:
+        log.exception("the operator failed")
+        return ExitCode.FAILED
+    log.info("stopped")
+    return ExitCode.STOPPED
+
+
+class Process:
+    """All parts of one operator, put together."""
+
+    def __init__(self, config: Config, probe: Probe) -> None:
+        self._config = config
+        self._probe = probe
+        self._metrics = Metrics()
+        self._vitals = Vitals(resync_seconds=config.resync_seconds)
+        self._leadership = Leadership(config, time.monotonic)
+        self._stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Run until stopped. Raises whatever ends the process otherwise."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._stop.set)
+        clock: Any = loop
+        self._queue: WorkQueue[Key] = WorkQueue(clock, backoff=Backoff(longest=60.0))
+        self._store = Store(self._queue.add)
+        self._vitals.queue_age = lambda: self._queue.oldest
+        self._metrics.watch_queue(lambda: len(self._queue), lambda: self._queue.oldest)
+        self._metrics.watch_objects(self._statuses)
+        settings = await configuration(self._config)
+        lag = LagMeter(self._vitals, self._metrics)
+        build: Any = ApiClient
+        async with build(configuration=settings) as api:
+            runner = await serve(self._vitals, self._metrics, self._config.listen_host, self._config.listen_port)
+            lag.start(loop)
+            try:
+                kube = self._kube(api, clock)
+                kinds = await preflight.installed(kube)
+                await preflight.check(kube, self._config, kinds)
+                self._vitals.role = "standby"
+                await self._until_stopped(
+                    self._leadership.hold(kube, lambda: self._work(kube, kinds, lambda: app.connection(settings)))
+                )
+            finally:
+                self._vitals.role = "stopping"
+                self._leadership.give_up()
+                lag.stop()
+                await runner.cleanup()
+
+    async def _until_stopped(self, work: Awaitable[None]) -> None:
+        """Run ``work``; while it stands by, a signal ends it (active, it ends by itself)."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done() and self._vitals.role == "standby":
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        finally:
+            stopped.cancel()
+
+    async def _work(self, kube: Kube, kinds: preflight.Installed, login: Callable[[], Any]) -> None:
+        """Watch and reconcile as the one that writes."""
+        self._vitals.role = "active"
+        self._metrics.leader.set(1)
+        secrets = SecretKeeper(kube, time.monotonic)
+        applier = Applier(kube, self._store)
+        recorder = Recorder(kube, self._config.identity, lambda reason: self._metrics.events.labels(reason).inc())
+        verifications = Verifications(
+            secrets.read,
+            self._queue.add,
+            lambda reason: self._metrics.verifications.labels(reason).inc(),
+            time.monotonic,
+            probe=self._probe,
+        )
+        site = Site(
+            "cluster",
+            connector_image=self._config.connector_image,
+            operator_namespace=self._config.namespace,
+            monitoring_namespace=self._config.monitoring_namespace,
+        )
+        reconciler = Reconciler(kube, self._store, applier, secrets, verifications, recorder, site)
+
+        def take(found: preflight.Installed) -> None:
+            applier.absent, reconciler.optional_kinds = found.absent, found.optional_kinds
+
+        take(kinds)
+        resources = app.watched(kinds)
+        resync = Resync(
+            kube,
+            self._store,
+            self._queue,
+            lambda: resources,
+            self._config.namespaces,
+            self._metrics.healed.inc,
+            self._metrics.resyncs.inc,
+        )
+
+        async def look_again() -> None:
+            take(await preflight.installed(kube))
+
+        await resync.once(0.0)
+        self._vitals.synced = True
+        parts = {
+            asyncio.create_task(self._watch(resources, login), name="watch"),
+            asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
+            asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
+        }
+        workers = {
+            asyncio.create_task(self._worker(reconciler), name=f"worker-{number}")
+            for number in range(self._config.workers)
+        }
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            done, _ = await asyncio.wait({*parts, *workers, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            self._stop.set()
+            self._queue.close()
+            for task in done:
+                task.result()
+            await asyncio.wait(workers, timeout=_DRAIN_SECONDS)
+            for task in workers:
+                if task.done():
+                    task.result()
+        finally:
+            self._queue.close()
+            self._stop.set()
+            await verifications.close()
+            watch = next(task for task in parts if task.get_name() == "watch")
+            await asyncio.wait({watch}, timeout=_DRAIN_SECONDS)
+            for task in (*parts, *workers, stopped):
+                task.cancel()
+            await asyncio.gather(*parts, *workers, stopped, return_exceptions=True)
+
+    async def _watch(self, resources: tuple[Any, ...], login: Callable[[], Any]) -> None:
+        await kopf.operator(
+            registry=app.registry(resources, self._store, login),
+            settings=app.settings(resources),
+            standalone=True,
+            clusterwide=not self._config.namespaces,
+            namespaces=self._config.namespaces,
+            stop_flag=self._stop,
+        )
+
+    async def _worker(self, reconciler: Reconciler) -> None:
+        while True:
+            try:
+                key = await self._queue.get()
+            except Closed:
+                return
+            try:
+                with logs.about(key):
+                    await self._reconcile(reconciler, key)
+            finally:
+                self._queue.done(key)
+
+    async def _reconcile(self, reconciler: Reconciler, key: Key) -> None:
+        started = time.monotonic()
+        try:
+            result = await reconciler.run(key)
+        except MayNotWrite:
+            raise
+        except ApiFailure as failure:
+            self._vitals.last_failure = time.monotonic()
+            self._metrics.reconciles.labels("retry").inc()
+            delay = self._queue.retry(key, at_least=failure.retry_after)
+            log.warning("%s; again in %.1f s", describe(failure), delay)
+            return
+        except Exception:
+            # One object must not stop all others; it is tried again, and the failure is counted and logged.
+            self._vitals.last_failure = time.monotonic()
+            self._metrics.reconciles.labels("error").inc()
+            delay = self._queue.retry(key)
+            log.exception("reconciliation failed; again in %.1f s", delay)
+            return
+        finally:
+            self._metrics.reconcile_seconds.observe(time.monotonic() - started)
+        self._metrics.reconciles.labels("retry" if result.retry else result.outcome).inc()
+        self._schedule(key, result)
+
+    def _schedule(self, key: Key, result: Result) -> None:
+        if result.retry:
+            self._queue.retry(key, at_least=result.retry_after)
+            return
+        self._vitals.last_success = time.monotonic()
+        self._metrics.last_success.set_to_current_time()
+        if result.outcome == "gone":
+            self._queue.drop(key)
+            return
+        self._queue.forget(key)
+        if result.again is not None:
+            self._queue.add_after(key, result.again)
+
+    def _statuses(self) -> list[tuple[Key, Any]]:
+        views = ((key, self._store.view(key)) for key in self._store.keys)
+        return [(key, view.serving.status) for key, view in views if view is not None]
+
+    def _kube(self, api: ApiClient, clock: Any) -> Kube:
+        return Kube(
+            api,
+            limit=TokenBucket(clock, self._config.write_rate, self._config.write_burst),
+            timeout=self._config.request_timeout,
+            may_write=self._leadership.may_write,
+            observe=self._metrics.request,
+            now=time.monotonic,
+        )

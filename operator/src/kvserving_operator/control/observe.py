@@ -1,0 +1,322 @@
+"""What is known of the cluster: objects and children as watched, trimmed to what decisions need.
+
+The store is fed by the watches and by every answer to a write of our own, so that a decision
+never lags behind what the operator itself did. It tells of changes by calling back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..plan import labels
+from . import drift
+from .drift import Fields
+from .pods import PodState, pod_state
+
+_WORKLOADS = ("Deployment", "StatefulSet")
+_MOST_GONE = 8192
+
+
+class Key(NamedTuple):
+    """Namespace and name of one ``KVServing``."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """One ``KVServing`` as it was last seen. ``spec`` and ``status`` are as stored, not validated."""
+
+    key: Key
+    uid: str
+    version: str
+    generation: int
+    deleting: bool
+    spec: Mapping[str, Any] = field(repr=False)
+    status: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The controller that owns an object."""
+
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Numbers and conditions of a Deployment or StatefulSet; ``current`` when they are of its present spec."""
+
+    replicas: int
+    ready: int
+    updated: int
+    current: bool
+    image: str
+    conditions: tuple[tuple[str, str, str, str], ...]
+    """(type, status, reason, message)"""
+
+    def condition(self, kind: str) -> tuple[str, str, str] | None:
+        """Return (status, reason, message) of one condition."""
+        return next((rest for found, *rest in self.conditions if found == kind), None)  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One child, or an object that has a child's name. ``owner`` is its controller, ``serving`` the name in its label,
+    ``digest`` that of the manifest it was applied from, ``fields`` those that the operator manages."""
+
+    api_version: str
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    owner: Owner | None
+    deleting: bool
+    serving: str
+    role: str
+    revision: str
+    digest: str
+    fields: Fields = field(repr=False)
+    replicas: int | None = None
+    workload: Workload | None = None
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Kind and name: unique among the children of one object."""
+        return self.kind, self.name
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class View:
+    """Everything that is known about one object at one moment."""
+
+    serving: Serving
+    children: Mapping[tuple[str, str], Child]
+    pods: tuple[PodState, ...]
+
+    def owned(self) -> Iterator[Child]:
+        """Yield the children whose controller is this very object."""
+        return (child for child in self.children.values() if child.owner and child.owner.uid == self.serving.uid)
+
+
+def key_of(body: Mapping[str, Any]) -> Key | None:
+    """Return the object that ``body`` belongs to by its label; ``None`` without one."""
+    metadata = body.get("metadata") or {}
+    name = (metadata.get("labels") or {}).get(labels.NAME)
+    return Key(metadata.get("namespace") or "", name) if name else None
+
+
+def serving_of(body: Mapping[str, Any]) -> Serving:
+    """Return a ``KVServing`` trimmed from what the apiserver sent."""
+    metadata = body["metadata"]
+    return Serving(
+        key=Key(metadata["namespace"], metadata["name"]),
+        uid=metadata["uid"],
+        version=metadata.get("resourceVersion", ""),
+        generation=int(metadata.get("generation", 0)),
+        deleting="deletionTimestamp" in metadata,
+        spec=body.get("spec") or {},
+        status=body.get("status") or {},
+    )
+
+
+def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
+    """Return a child trimmed from what the apiserver sent (items of lists carry no kind)."""
+    metadata = body["metadata"]
+    marks = metadata.get("labels") or {}
+    spec = body.get("spec")
+    replicas = spec.get("replicas") if isinstance(spec, Mapping) else None
+    return Child(
+        api_version=api_version,
+        kind=kind,
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata.get("resourceVersion", ""),
+        owner=controller_of(metadata),
+        deleting="deletionTimestamp" in metadata,
+        serving=marks.get(labels.NAME, ""),
+        role=marks.get(labels.ROLE, ""),
+        revision=marks.get(labels.REVISION, ""),
+        digest=(metadata.get("annotations") or {}).get(drift.DIGEST, ""),
+        fields=drift.own_fields(metadata.get("managedFields") or ()),
+        replicas=replicas if isinstance(replicas, int) else None,
+        workload=_workload(body) if kind in _WORKLOADS else None,
+    )
+
+
+def controller_of(metadata: Mapping[str, Any]) -> Owner | None:
+    """Return the controller among the owner references."""
+    for reference in metadata.get("ownerReferences") or ():
+        if reference.get("controller"):
+            return Owner(reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
+    return None
+
+
+def _workload(body: Mapping[str, Any]) -> Workload:
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
+    wanted = spec.get("replicas")
+    return Workload(
+        replicas=1 if wanted is None else wanted,
+        ready=status.get("readyReplicas") or 0,
+        updated=status.get("updatedReplicas") or 0,
+        current=(status.get("observedGeneration") or 0) >= (body["metadata"].get("generation") or 0),
+        image=containers[0].get("image", ""),
+        conditions=tuple(
+            (c.get("type", ""), c.get("status", ""), c.get("reason", ""), c.get("message", ""))
+            for c in status.get("conditions") or ()
+        ),
+    )
+
+
+def newer(version: str, than: str) -> bool:
+    """Whether resource version ``version`` is not older than ``than``; versions that are no numbers count as newer."""
+    return not (version.isdecimal() and than.isdecimal()) or int(version) >= int(than)
+
+
+class Store:
+    """All objects and children. Calls ``changed`` with the key of every object whose view changed."""
+
+    def __init__(self, changed: Callable[[Key], None]) -> None:
+        self._changed = changed
+        self._servings: dict[Key, Serving] = {}
+        self._children: dict[Key, dict[tuple[str, str], Child]] = {}
+        self._pods: dict[Key, dict[str, PodState]] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Keys of all objects."""
+        return tuple(self._servings)
+
+    def view(self, key: Key) -> View | None:
+        """Return what is known about one object; ``None`` when there is none."""
+        serving = self._servings.get(key)
+        if serving is None:
+            return None
+        pods = tuple(sorted(self._pods.get(key, {}).values(), key=lambda pod: pod.name))
+        return View(serving, dict(self._children.get(key, {})), pods)
+
+    def put_serving(self, serving: Serving) -> None:
+        """Take note of an object, unless a newer state of it is known."""
+        known = self._servings.get(serving.key)
+        if serving.uid in self._gone:
+            return
+        if known is None or known.uid != serving.uid or newer(serving.version, known.version):
+            self._servings[serving.key] = serving
+            if known != serving:
+                self._changed(serving.key)
+
+    def remove_serving(self, key: Key, uid: str) -> None:
+        """Forget an object of this ``uid``."""
+        self._bury(uid)
+        known = self._servings.get(key)
+        if known is not None and known.uid == uid:
+            del self._servings[key]
+            self._changed(key)
+
+    def put_child(self, key: Key, child: Child) -> None:
+        """Take note of a child of ``key``, unless a newer state of it is known."""
+        if child.uid in self._gone:
+            return
+        children = self._children.setdefault(key, {})
+        known = children.get(child.identity)
+        if known is None or known.uid != child.uid or newer(child.version, known.version):
+            children[child.identity] = child
+            if known is None or _differs(known, child):
+                self._changed(key)
+
+    def remove_child(self, key: Key, kind: str, name: str, uid: str) -> None:
+        """Forget a child of this ``uid``."""
+        self._bury(uid)
+        children = self._children.get(key, {})
+        known = children.get((kind, name))
+        if known is not None and known.uid == uid:
+            del children[kind, name]
+            if not children:
+                del self._children[key]
+            self._changed(key)
+
+    def put_pod(self, key: Key, body: Mapping[str, Any]) -> None:
+        """Take note of a pod of ``key``, unless a newer state of it is known."""
+        pod = pod_state(body)
+        pods = self._pods.setdefault(key, {})
+        known = pods.get(pod.name)
+        if known is None or known.uid != pod.uid or newer(pod.version, known.version):
+            pods[pod.name] = pod
+            if known is None or known.without_version() != pod.without_version():
+                self._changed(key)
+
+    def remove_pod(self, key: Key, name: str, uid: str) -> None:
+        """Forget a pod of this ``uid``."""
+        pods = self._pods.get(key, {})
+        if name in pods and pods[name].uid == uid:
+            del pods[name]
+            if not pods:
+                del self._pods[key]
+            self._changed(key)
+
+    def retain(self, kind: str, listed: Iterable[tuple[Key, str, str]], known: Iterable[tuple[Key, str, str]]) -> int:
+        """Forget what ``known`` (taken before a live list) names and the list no longer has; return how many.
+
+        Entries are (key, name, uid). A watch that lost a deletion is healed by this.
+        """
+        gone = set(known) - set(listed)
+        for key, name, uid in gone:
+            if kind == "KVServing":
+                self.remove_serving(key, uid)
+            elif kind == "Pod":
+                self.remove_pod(key, name, uid)
+            else:
+                self.remove_child(key, kind, name, uid)
+        return len(gone)
+
+    def known(self, kind: str) -> list[tuple[Key, str, str]]:
+        """Return (key, name, uid) of everything of one kind."""
+        if kind == "KVServing":
+            return [(key, key.name, serving.uid) for key, serving in self._servings.items()]
+        if kind == "Pod":
+            return [(key, pod.name, pod.uid) for key, pods in self._pods.items() for pod in pods.values()]
+        return [
+            (key, child.name, child.uid)
+            for key, children in self._children.items()
+            for child in children.values()
+            if child.kind == kind
+        ]
+
+    def _bury(self, uid: str) -> None:
+        # The answer to a write of ours can arrive after the watch told that the object is gone.
+        self._gone[uid] = None
+        if len(self._gone) > _MOST_GONE:
+            self._gone.popitem(last=False)
+
+    def sizes(self) -> tuple[int, int, int]:
+        """Return the numbers of objects, children and pods."""
+        children = sum(len(found) for found in self._children.values())
+        return len(self._servings), children, sum(len(found) for found in self._pods.values())
+
+
+def _differs(known: Child, child: Child) -> bool:
+    """Whether a decision could depend on the difference; the resource version alone is none."""
+    return (known.uid, known.owner, known.deleting, known.digest, known.replicas, known.workload) != (
+        child.uid,
+        child.owner,
+        child.deleting,
+        child.digest,
+        child.replicas,
+        child.workload,
+    ) or (known.fields is not child.fields and known.fields != child.fields)

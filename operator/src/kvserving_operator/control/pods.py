@@ -1,0 +1,94 @@
+"""Pods as far as decisions need them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..plan import labels
+
+_FAILING = frozenset(
+    (
+        "CrashLoopBackOff",
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """One pod. ``failing`` is the reason for which a container does not run, such as ``CrashLoopBackOff``;
+    ``unschedulable`` the scheduler's sentence. ``http`` is the port of that name, 0 when there is none."""
+
+    name: str
+    uid: str
+    version: str
+    role: str
+    revision: str
+    address: str
+    http: int
+    ready: bool
+    deleting: bool
+    failing: str
+    failing_message: str
+    unschedulable: str
+
+    def without_version(self) -> PodState:
+        """Return the pod without its resource version, for comparison."""
+        return replace(self, version="")
+
+    @property
+    def serving(self) -> bool:
+        """Whether it takes requests: ready, with an address, and not being deleted."""
+        return self.ready and bool(self.address) and not self.deleting
+
+
+def pod_state(body: Mapping[str, Any]) -> PodState:
+    """Return a pod trimmed from what the apiserver sent."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    marks = metadata.get("labels") or {}
+    conditions = {c.get("type"): c for c in status.get("conditions") or ()}
+    scheduled = conditions.get("PodScheduled") or {}
+    failing, message = _failing(status)
+    return PodState(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata.get("resourceVersion", ""),
+        role=marks.get(labels.ROLE, ""),
+        revision=marks.get(labels.REVISION, ""),
+        address=status.get("podIP") or "",
+        http=_http_port(body),
+        ready=(conditions.get("Ready") or {}).get("status") == "True",
+        deleting="deletionTimestamp" in metadata,
+        failing=failing,
+        failing_message=message,
+        unschedulable=(
+            (scheduled.get("message") or "")
+            if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
+            else ""
+        ),
+    )
+
+
+def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _FAILING:
+            last = ((container.get("lastState") or {}).get("terminated") or {}).get("exitCode")
+            exited = f"exit code {last}" if last is not None else ""
+            return waiting["reason"], f"container {container.get('name', '?')}{': ' if exited else ''}{exited}"
+    return "", ""
+
+
+def _http_port(body: Mapping[str, Any]) -> int:
+    for container in (body.get("spec") or {}).get("containers") or ():
+        for port in container.get("ports") or ():
+            if port.get("name") == "http":
+                return int(port.get("containerPort") or 0)
+    return 0

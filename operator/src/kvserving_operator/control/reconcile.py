@@ -1,0 +1,241 @@
+"""One reconciliation: observe, plan, apply, report. Level-triggered: it looks at states, never at events."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from pydantic import ValidationError
+
+from ..api.faults import Fault, InvalidSpec
+from ..api.parse import plain
+from ..api.v1alpha1 import API_VERSION, KIND, KVServing
+from ..api.words import translate
+from ..plan import Plan, plan
+from ..plan.types import Observed, Site
+from ..reasons import Reason
+from . import children, status
+from .apply import Applier, Outcome
+from .conditions import Facts, Transfer, conditions, workload
+from .events import Recorder, transitions
+from .failures import ApiFailure
+from .kube import Kube
+from .observe import Key, Serving, Store, View, serving_of
+from .permissions import SERVING
+from .secrets import SecretKeeper
+from .verification import Verifications
+
+log = logging.getLogger(__name__)
+
+_ROUTERS = ("smg", "vllm-router")
+_POLL_RECREATE = 2.0
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a reconciliation ended. ``retry``: it should be tried again with growing delays, no earlier than
+    ``retry_after`` seconds. ``again``: seconds until it is due anyway, ``None`` where only events matter."""
+
+    outcome: Literal["gone", "invalid", "changed", "unchanged"]
+    retry: bool = False
+    retry_after: float = 0.0
+    again: float | None = None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A stored object as the plan takes it, or its faults."""
+
+    serving: KVServing | None
+    plan: Plan | None
+    faults: tuple[Fault, ...]
+
+
+def read(stored: Serving, site: Site, observed: Observed) -> Reading:
+    """Return the plan of a stored object, or why there is none; never raises for what a cluster may hold.
+
+    The apiserver has checked the CEL rules when it stored the object; they are not evaluated again.
+    """
+    source = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {
+            "name": stored.key.name,
+            "namespace": stored.key.namespace,
+            "uid": stored.uid,
+            "generation": stored.generation,
+        },
+        "spec": stored.spec,
+    }
+    serving: KVServing | None = None
+    try:
+        value, faults = plain(source)
+        if faults:
+            return Reading(None, None, faults)
+        serving = KVServing.model_validate(value)
+        return Reading(serving, plan(serving, site=site, observed=observed), ())
+    except ValidationError as error:
+        return Reading(None, None, tuple(translate(error)))
+    except InvalidSpec as error:
+        return Reading(serving, None, error.faults)
+
+
+def observed_of(view: View, optional_kinds: frozenset[str]) -> Observed:
+    """Return what the plan may build on: the engine that runs already, and which kinds are installed."""
+    engine: Mapping[str, str] = view.serving.status.get("engine") or {}
+    images = {child.workload.image for child in view.owned() if child.workload and child.role == "decode"}
+    if engine.get("image") in images:
+        return Observed(engine_version=engine.get("version"), engine_image=engine["image"], kinds=optional_kinds)
+    return Observed(kinds=optional_kinds)
+
+
+class Reconciler:
+    """Reconciles one object at a time per key. ``optional_kinds`` are installed kinds that a plan may use."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        store: Store,
+        applier: Applier,
+        secrets: SecretKeeper,
+        verifications: Verifications,
+        recorder: Recorder,
+        site: Site,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._kube = kube
+        self._store = store
+        self._applier = applier
+        self._secrets = secrets
+        self._verifications = verifications
+        self._recorder = recorder
+        self._site = site
+        self._wall = wall
+        self._uids: dict[Key, str] = {}
+        self.optional_kinds: frozenset[str] = frozenset()
+
+    async def run(self, key: Key) -> Result:
+        """Bring the cluster nearer to the plan of ``key``. Raises ``MayNotWrite``; ``ApiFailure`` when the status
+        cannot be written."""
+        view = self._store.view(key)
+        if view is None or self._uids.get(key, view.serving.uid) != view.serving.uid:
+            self._verifications.forget(self._uids.pop(key, ""))
+        if view is None:
+            return Result("gone")
+        if view.serving.deleting:
+            self._verifications.forget(view.serving.uid)
+            return Result("gone")
+        self._uids[key] = view.serving.uid
+        reading = read(view.serving, self._site, observed_of(view, self.optional_kinds))
+        outcome = Outcome()
+        if reading.plan is None or reading.serving is None:
+            await self._report(self._facts_of_invalid(view, reading), None)
+            return Result("invalid")
+        holding = await self._apply(view, reading.plan, reading.serving, outcome)
+        again = await self._settle(key, reading.plan, reading.serving, outcome)
+        delays = [delay for delay in (again, _POLL_RECREATE if holding else None) if delay is not None]
+        return Result(
+            "changed" if outcome.writes else "unchanged",
+            retry=outcome.again,
+            retry_after=outcome.retry_after,
+            again=min(delays, default=None),
+        )
+
+    async def _apply(self, view: View, planned: Plan, serving: KVServing, outcome: Outcome) -> bool:
+        """Make the children; return whether the new revision waits for the old one to stop."""
+        if any(pod.failing == "CreateContainerConfigError" for pod in view.pods):
+            self._secrets.doubt(view.serving.uid)
+        await self._secrets.ensure(view.serving, planned.generated_secrets, outcome)
+        if serving.spec.rollout.strategy == "Recreate":
+            former = children.outdated(view, planned)
+            await self._applier.prune(view, tuple(child for child in former if not child.deleting), outcome)
+            if any(pod.revision not in ("", planned.revision) for pod in view.pods if pod.role != "store"):
+                return True
+        await self._applier.apply(view, planned, outcome)
+        return False
+
+    async def _settle(self, key: Key, planned: Plan, serving: KVServing, outcome: Outcome) -> float | None:
+        """Judge what is there after applying, delete what may go, report; return when to look again."""
+        view = self._store.view(key)
+        if view is None:
+            return None
+        disaggregated, routed = serving.spec.prefill is not None, serving.spec.router.type in _ROUTERS
+        transfer, again = None, None
+        if disaggregated:
+            standing = self._verifications.ask(view, planned, serving, routed=routed)
+            transfer, again = standing.transfer, standing.again
+        facts = Facts(
+            view=view,
+            plan=planned,
+            revision=planned.revision,
+            disaggregated=disaggregated,
+            routed=routed,
+            suspended=serving.spec.suspend,
+            problems=outcome.problems,
+            transfer=transfer,
+        )
+        settled = serving.spec.suspend or _settled(facts)
+        await self._applier.prune(view, children.superfluous(view, planned, settled=settled), outcome)
+        if await self._report(facts, serving):
+            outcome.writes += 1
+        return again
+
+    def _facts_of_invalid(self, view: View, reading: Reading) -> Facts:
+        """Facts about what runs, while the spec cannot be planned."""
+        last = view.serving.status
+        roles = {child.role for child in view.owned() if child.workload is not None}
+        return Facts(
+            view=view,
+            plan=None,
+            revision=str(last.get("revision") or ""),
+            disaggregated="prefill" in roles,
+            routed="router" in roles,
+            suspended=False,
+            faults=status.public(reading.faults, view.serving.spec),
+            transfer=_last_transfer(last) if "prefill" in roles else None,
+        )
+
+    async def _report(self, facts: Facts, serving: KVServing | None) -> bool:
+        """Write the status if it says something new, and send the events of the change; return whether it did."""
+        stored = facts.view.serving
+        now = self._wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        found = conditions(facts)
+        document = status.document(facts, found, serving, now=now)
+        if not status.changed(stored.status, document):
+            return False
+        try:
+            body = await self._kube.apply_status(SERVING, status.patch(stored, document))
+        except ApiFailure as failure:
+            if failure.status in (404, 409):
+                return False
+            raise
+        self._store.put_serving(serving_of(body))
+        for event in (sent := transitions(stored.status, document)):
+            log.info("%s: %s", event.kind.reason, event.message)
+        await self._recorder.send(stored, sent)
+        return True
+
+
+def _settled(facts: Facts) -> bool:
+    """Whether the planned revision serves as asked, so that the former one may go."""
+    for role in ("prefill", "decode", "router"):
+        if (role == "prefill" and not facts.disaggregated) or (role == "router" and not facts.routed):
+            continue
+        child = workload(facts, role)
+        if child is None or child.workload is None or child.workload.ready < max(1, child.workload.replicas):
+            return False
+    return facts.transfer is None or facts.transfer.status == "True"
+
+
+def _last_transfer(last: Mapping[str, object]) -> Transfer | None:
+    found = last.get("conditions")
+    for condition in found if isinstance(found, list) else ():
+        if condition.get("type") == "TransferVerified":
+            try:
+                return Transfer(condition["status"], Reason(condition["reason"]), condition["message"])
+            except ValueError:
+                return None
+    return None

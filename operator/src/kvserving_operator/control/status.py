@@ -1,0 +1,173 @@
+"""The status document of an object. Pure: facts, conditions and the last status in, the next one out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..api.faults import Fault
+from ..api.v1alpha1 import API_VERSION, KIND, KVServing
+from ..plan import labels
+from ..reasons import Reason
+from .conditions import Condition, Facts, serving_revisions, workload
+from .logs import MASK, redact
+from .observe import Serving
+
+_SHORTEST_SECRET = 6
+_MOST_ERRORS = 64
+_LONGEST = 4096
+
+
+def document(facts: Facts, conditions: tuple[Condition, ...], serving: KVServing | None, *, now: str) -> dict[str, Any]:
+    """Return the whole status. ``now`` (RFC 3339) becomes the time of conditions whose status changed.
+
+    ``serving`` is ``None`` where the spec could not be read; what was known of it then stays.
+    """
+    last = facts.view.serving.status
+    generation = facts.view.serving.generation
+    found: dict[str, Any] = {
+        "observedGeneration": generation,
+        "conditions": _merged(conditions, last, generation, now),
+        "roles": _roles(facts),
+        "transfer": _transfer_word(facts),
+        "revision": _revision(facts, last),
+        "updatingRevision": _updating(facts),
+        "errors": [
+            {"path": _cut(fault.path, 1024), "message": _cut(fault.message)} for fault in facts.faults[:_MOST_ERRORS]
+        ],
+    }
+    if facts.plan is not None and serving is not None:
+        found |= _of_plan(facts, serving)
+    else:
+        found |= {name: last.get(name) for name in ("url", "model", "engine", "tiers")}
+    return {name: value for name, value in found.items() if value not in (None, [], {})}
+
+
+def patch(serving: Serving, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body that applies ``document`` as the status of this very object."""
+    metadata = {"name": serving.key.name, "namespace": serving.key.namespace, "uid": serving.uid}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "status": dict(document)}
+
+
+def changed(last: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
+    """Whether ``document`` says anything that ``last`` does not, the times of conditions apart."""
+    return _comparable(last) != _comparable(document)
+
+
+def public(faults: tuple[Fault, ...], spec: Mapping[str, Any]) -> tuple[Fault, ...]:
+    """Return ``faults`` fit for status and events: values of environment, arguments and templates are masked.
+
+    A fault may quote what the user wrote, and users write tokens into the wrong field.
+    """
+    hidden = sorted({text for text in _private(spec, False) if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
+
+    def clean(text: str) -> str:
+        for value in hidden:
+            text = text.replace(value, MASK)
+        return redact(text)
+
+    return tuple(Fault(clean(fault.path), clean(fault.message), None) for fault in faults)
+
+
+def _private(node: Any, within: bool) -> list[str]:
+    """Collect the texts below env, args and template; of ``--flag=value`` the value."""
+    if isinstance(node, Mapping):
+        return [
+            text
+            for key, value in node.items()
+            for text in _private(value, within or key in ("env", "args", "template"))
+            if key not in ("name", "key", "kind")
+        ]
+    if isinstance(node, list):
+        return [text for value in node for text in _private(value, within)]
+    if isinstance(node, str) and within:
+        return [node.partition("=")[2] if node.startswith("-") else node]
+    return []
+
+
+def _merged(
+    conditions: tuple[Condition, ...], last: Mapping[str, Any], generation: int, now: str
+) -> list[dict[str, Any]]:
+    before = {c.get("type"): c for c in last.get("conditions") or () if isinstance(c, Mapping)}
+    merged = []
+    for condition in conditions:
+        known = before.get(condition.type)
+        same = known is not None and known.get("status") == condition.status
+        merged.append(
+            {
+                "type": condition.type,
+                "status": condition.status,
+                "observedGeneration": generation,
+                "lastTransitionTime": known["lastTransitionTime"] if same and known else now,
+                "reason": condition.reason.value,
+                "message": _cut(condition.message, 8192),
+            }
+        )
+    return merged
+
+
+def _comparable(document: Mapping[str, Any]) -> dict[str, Any]:
+    conditions = [
+        {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+        for condition in document.get("conditions") or ()
+    ]
+    return {**document, "conditions": sorted(conditions, key=lambda condition: str(condition.get("type")))}
+
+
+def _roles(facts: Facts) -> dict[str, Any]:
+    found = {}
+    for role in ("prefill", "decode") if facts.disaggregated else ("decode",):
+        child = workload(facts, role)
+        wanted, ready = (child.workload.replicas, child.workload.ready) if child and child.workload else (0, 0)
+        found[role] = {"replicas": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
+    return found
+
+
+def _transfer_word(facts: Facts) -> str | None:
+    if facts.transfer is None:
+        return None
+    return Reason.VERIFIED.value if facts.transfer.status == "True" else facts.transfer.reason.value
+
+
+def _revision(facts: Facts, last: Mapping[str, Any]) -> str | None:
+    serving = serving_revisions(facts)
+    if not serving or facts.revision in serving:
+        return facts.revision or None
+    return last["revision"] if last.get("revision") in serving else serving[0]
+
+
+def _updating(facts: Facts) -> str | None:
+    serving = serving_revisions(facts)
+    return facts.revision if serving and facts.revision not in serving else None
+
+
+def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:
+    assert facts.plan is not None
+    profile = facts.plan.profile
+    service = next(
+        (
+            m
+            for m in facts.plan.objects
+            if m["kind"] == "Service" and m["metadata"]["labels"].get(labels.ROLE) == "router"
+        ),
+        None,
+    )
+    url = None
+    if service is not None:
+        port = service["spec"]["ports"][0]["port"]
+        url = f"http://{service['metadata']['name']}.{facts.plan.namespace}.svc:{port}"
+    spec = serving.spec
+    l1, l2 = spec.cache.l1, spec.cache.l2
+    return {
+        "url": url,
+        "model": redact(spec.model.name or spec.model.uri.rstrip("/").rsplit("/", 1)[-1]),
+        "engine": {"version": profile.engine_version, "image": redact(profile.engine_image)},
+        "tiers": {
+            "l1": "off" if l1 is None else str(l1.size),
+            "l2": "off" if l2 is None else " ".join(filter(None, (str(l2.type), str(l2.size or "")))),
+        },
+    }
+
+
+def _cut(text: str, longest: int = _LONGEST) -> str:
+    return text if len(text) <= longest else text[: longest - 4] + " ..."

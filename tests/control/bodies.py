@@ -1,0 +1,114 @@
+"""Objects as an apiserver would send them, for pure tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvserving_operator.control.children import owner_reference, wanted
+from kvserving_operator.control.observe import Child, Key, Serving, View, child_of, serving_of
+from kvserving_operator.control.pods import PodState, pod_state
+from kvserving_operator.control.reconcile import Reading, read
+from kvserving_operator.plan.types import CLUSTER, Observed
+
+KEY = Key("prod", "qwen")
+SPEC: dict[str, Any] = {
+    "model": {"uri": "hf://Qwen/Qwen3-8B"},
+    "prefill": {"replicas": 1},
+    "decode": {"replicas": 2},
+}
+
+
+def stored(spec: dict[str, Any] | None = None, status: dict[str, Any] | None = None, **metadata: Any) -> Serving:
+    return serving_of(
+        {
+            "metadata": {
+                "namespace": "prod",
+                "name": "qwen",
+                "uid": "u1",
+                "generation": 1,
+                "resourceVersion": "7",
+                **metadata,
+            },
+            "spec": SPEC if spec is None else spec,
+            "status": status or {},
+        }
+    )
+
+
+def planned(serving: Serving) -> Reading:
+    return read(serving, CLUSTER, Observed())
+
+
+def fields_of(value: Any) -> Any:
+    """The ``fieldsV1`` that the apiserver keeps of an applied map: lists of maps by key, other lists as one."""
+    if isinstance(value, dict):
+        return {f"f:{key}": fields_of(member) for key, member in value.items()}
+    return {}
+
+
+def live(manifest: dict[str, Any], serving: Serving, **changes: Any) -> dict[str, Any]:
+    """A manifest as it is in the cluster after it was applied for ``serving``."""
+    body = dict(wanted(serving, manifest, None).body)
+    metadata = body["metadata"]
+    kept = {key: value for key, value in metadata.items() if key not in ("name", "namespace", "ownerReferences")}
+    parts = {key: value for key, value in body.items() if key not in ("apiVersion", "kind", "metadata")}
+    entry = {
+        "manager": "kvserving-operator",
+        "operation": "Apply",
+        "fieldsV1": fields_of({**parts, "metadata": kept}),
+    }
+    return {
+        **body,
+        "metadata": {
+            **metadata,
+            "uid": f"uid-{metadata['name']}",
+            "resourceVersion": "10",
+            "generation": 1,
+            "managedFields": [entry],
+            **changes.pop("metadata", {}),
+        },
+        **changes,
+    }
+
+
+def children(serving: Serving, *, ready: bool = True, only: str = "") -> dict[tuple[str, str], Child]:
+    """All planned children, with workloads that are ready or not."""
+    reading = planned(serving)
+    assert reading.plan is not None
+    found = {}
+    for manifest in reading.plan.objects:
+        kind = str(manifest["kind"])
+        body = live(dict(manifest), serving)
+        if kind in ("Deployment", "StatefulSet"):
+            count = manifest["spec"].get("replicas", 1) if ready else 0
+            body["status"] = {"observedGeneration": 1, "readyReplicas": count, "updatedReplicas": count}
+        child = child_of(body, str(manifest["apiVersion"]), kind)
+        if not only or kind == only:
+            found[child.identity] = child
+    return found
+
+
+def pod(name: str, role: str, revision: str, *, ready: bool = True, uid: str = "", **status: Any) -> PodState:
+    return pod_state(
+        {
+            "metadata": {
+                "name": name,
+                "uid": uid or f"uid-{name}",
+                "resourceVersion": "1",
+                "labels": {"kvserving.dev/role": role, "kvserving.dev/revision": revision},
+            },
+            "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8000}]}]},
+            "status": {
+                "podIP": "10.0.0.1",
+                "conditions": [{"type": "Ready", "status": "True" if ready else "False"}],
+                **status,
+            },
+        }
+    )
+
+
+def view(serving: Serving, found: dict[tuple[str, str], Child], *pods: PodState) -> View:
+    return View(serving, found, pods)
+
+
+__all__ = ["KEY", "SPEC", "children", "live", "owner_reference", "planned", "pod", "stored", "view"]

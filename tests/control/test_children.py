@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from typing import Any
+
+from tests.control.bodies import children as all_children
+from tests.control.bodies import live, planned, stored, view
+
+from kvserving_operator.control import children, drift
+from kvserving_operator.control.children import Action
+from kvserving_operator.control.observe import Child, child_of
+
+MANIFEST: dict[str, Any] = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "qwen-decode", "namespace": "prod", "labels": {"kvserving.dev/name": "qwen"}},
+    "spec": {"template": {"spec": {}}},
+}
+
+
+def seen(manifest: dict[str, Any] = MANIFEST, uid: str = "u1", **changes: Any) -> Child:
+    return child_of(live(manifest, stored(uid=uid), **changes), "apps/v1", "Deployment")
+
+
+def decided(found: Child | None, manifest: dict[str, Any] = MANIFEST) -> Action:
+    return children.decide(children.wanted(stored(), manifest, found), found, "u1")
+
+
+def owner(kind: str, name: str, uid: str) -> dict[str, Any]:
+    return {"ownerReferences": [{"kind": kind, "name": name, "uid": uid, "controller": True}]}
+
+
+def test_what_is_missing_is_created_and_what_is_as_applied_is_left() -> None:
+    assert decided(None) is Action.CREATE
+    assert decided(seen()) is Action.NOTHING
+
+
+def test_another_manifest_is_an_update() -> None:
+    assert decided(seen(), {**MANIFEST, "spec": {"template": {"spec": {"a": 1}}}}) is Action.UPDATE
+
+
+def test_what_nobody_or_somebody_else_owns_is_refused() -> None:
+    assert decided(seen(metadata={"ownerReferences": []})) is Action.REFUSE
+    assert decided(seen(metadata=owner("ReplicaSet", "x", "u9"))) is Action.REFUSE
+    assert decided(seen(metadata=owner("KVServing", "other", "u9"))) is Action.REFUSE
+
+
+def test_what_a_former_object_of_the_name_left_is_waited_for() -> None:
+    assert decided(seen(uid="u0")) is Action.WAIT
+    assert "waiting for it" in children.refusal(seen(uid="u0"), "u1")
+
+
+def test_what_is_being_deleted_is_waited_for() -> None:
+    assert decided(seen(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})) is Action.WAIT
+
+
+def test_replicas_that_only_we_set_are_kept_when_a_scaler_takes_over() -> None:
+    before = {**MANIFEST, "spec": {"template": {"spec": {}}, "replicas": 4}}
+    child = children.wanted(stored(), MANIFEST, seen(before))
+    assert child.body["spec"]["replicas"] == 4
+    assert children.decide(child, seen(before), "u1") is Action.NOTHING
+
+
+def test_replicas_that_a_scaler_set_are_left_out() -> None:
+    before = live({**MANIFEST, "spec": {"template": {"spec": {}}, "replicas": 4}}, stored())
+    del before["metadata"]["managedFields"][0]["fieldsV1"]["f:spec"]["f:replicas"]
+    child = children.wanted(stored(), MANIFEST, child_of(before, "apps/v1", "Deployment"))
+    assert "replicas" not in child.body["spec"]
+
+
+def test_a_child_carries_its_owner_and_the_digest_of_its_manifest() -> None:
+    child = children.wanted(stored(), MANIFEST, None)
+    assert child.body["metadata"]["ownerReferences"] == [children.owner_reference(stored())]
+    assert child.body["metadata"]["annotations"] == {drift.DIGEST: child.digest}
+    assert "annotations" not in MANIFEST["metadata"]
+
+
+def test_former_revisions_stay_until_the_new_one_is_settled() -> None:
+    serving = stored()
+    reading = planned(serving)
+    assert reading.plan is not None
+    changed = stored({**dict(serving.spec), "engine": {"version": "0.32.0"}})
+    newer = planned(changed).plan
+    assert newer is not None
+    now = view(changed, all_children(serving))
+    assert {c.revision for c in children.superfluous(now, newer, settled=False)} <= {""}
+    gone = children.superfluous(now, newer, settled=True)
+    assert {c.kind for c in gone} == {"Deployment", "NetworkPolicy"}
+    assert gone[0].kind == "Deployment", "pods go before the policies that guard them"
+    assert children.superfluous(view(serving, all_children(serving)), reading.plan, settled=True) == ()

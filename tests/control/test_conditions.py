@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.control.bodies import SPEC, children, planned, pod, stored, view
+
+from kvserving_operator.api.faults import Fault
+from kvserving_operator.api.status import KVServingStatus
+from kvserving_operator.control import status
+from kvserving_operator.control.conditions import TYPES, Condition, Facts, Transfer, conditions
+from kvserving_operator.control.failures import Problem
+from kvserving_operator.control.observe import Workload
+from kvserving_operator.reasons import Reason
+
+VERIFIED = Transfer("True", Reason.VERIFIED, "proved")
+
+
+def facts(*pods: Any, ready: bool = True, spec: dict[str, Any] | None = None, **changes: Any) -> Facts:
+    serving = stored(spec)
+    reading = planned(serving)
+    assert reading.plan is not None, reading.faults
+    made = Facts(
+        view=view(serving, children(serving, ready=ready), *pods),
+        plan=reading.plan,
+        revision=reading.plan.revision,
+        disaggregated=reading.serving is not None and reading.serving.spec.prefill is not None,
+        routed=True,
+        suspended=False,
+        transfer=VERIFIED,
+    )
+    return replace(made, **changes)
+
+
+def by_type(found: Facts) -> dict[str, Condition]:
+    return {condition.type: condition for condition in conditions(found)}
+
+
+def with_workload(found: Facts, role: str, **changes: Any) -> Facts:
+    changed = {}
+    for identity, child in found.view.children.items():
+        if child.workload is not None and child.role == role:
+            child = replace(child, workload=replace(child.workload, **changes))
+        changed[identity] = child
+    return replace(found, view=view(found.view.serving, changed, *found.view.pods))
+
+
+def test_everything_ready_is_ready_and_settled() -> None:
+    found = by_type(facts())
+    assert {name: c.status for name, c in found.items()} == {
+        "Ready": "True", "Available": "True", "Progressing": "False", "Degraded": "False", "ConfigValid": "True",
+        "PrefillReady": "True", "DecodeReady": "True", "RouterReady": "True", "StorageReady": "True",
+        "TransferVerified": "True", "Reconciling": "False", "Stalled": "False",
+    }  # fmt: skip
+
+
+def test_every_type_is_documented_and_conditions_come_in_that_order() -> None:
+    names = [condition.type for condition in conditions(facts())]
+    assert names == [name for name in TYPES if name in names]
+
+
+def test_what_the_plan_wants_known_is_told_with_the_valid_spec() -> None:
+    found = by_type(facts(spec={**SPEC, "model": {"uri": "hf://example/unknown"}}))
+    assert found["ConfigValid"].holds
+    assert "spec.model.facts: nothing is known about hf://example/unknown" in found["ConfigValid"].message
+
+
+def test_loading_engines_are_progress_and_no_degradation() -> None:
+    found = by_type(with_workload(facts(transfer=Transfer("Unknown", Reason.STARTING, "-")), "decode", ready=1))
+    assert (found["Ready"].status, found["Ready"].reason) == ("False", Reason.LOADING_MODEL)
+    assert found["Progressing"].holds
+    assert found["Reconciling"].holds
+    assert not found["Degraded"].holds
+    assert found["DecodeReady"].message.startswith("1 of 2 decode pods are ready")
+
+
+def test_recomputing_degrades_but_serves() -> None:
+    found = by_type(facts(transfer=Transfer("False", Reason.RECOMPUTING_KV, "decode d computed all tokens again")))
+    assert (found["Ready"].status, found["Ready"].reason) == ("False", Reason.RECOMPUTING_KV)
+    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.RECOMPUTING_KV)
+    assert found["Available"].holds
+    assert not found["Stalled"].holds
+
+
+def test_an_invalid_spec_is_stalled_and_leaves_available_alone() -> None:
+    found = by_type(facts(plan=None, faults=(Fault("spec.engine.version", "too old"),)))
+    assert found["ConfigValid"].reason == Reason.INVALID_SPEC
+    assert found["Ready"].reason == Reason.INVALID_SPEC
+    assert found["Stalled"].holds
+    assert found["Available"].holds
+    assert not found["Reconciling"].holds
+
+
+def test_a_foreign_object_degrades_and_stalls() -> None:
+    problem = Problem(Reason.OWNED_BY_OTHER, "Service prod/qwen exists and belongs to no controller")
+    found = by_type(facts(problems={("Service", "qwen"): problem}))
+    assert found["Degraded"].reason == Reason.OWNED_BY_OTHER
+    assert "belongs to no controller" in found["Degraded"].message
+    assert found["RouterReady"].reason == Reason.OWNED_BY_OTHER
+    assert found["Ready"].reason == Reason.OWNED_BY_OTHER
+    assert found["Stalled"].holds
+
+
+@pytest.mark.parametrize(
+    ("pod_status", "reason"),
+    [
+        (
+            {"containerStatuses": [{"name": "engine", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+            Reason.POD_FAILING,
+        ),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "Insufficient nvidia.com/gpu",
+                    }
+                ]
+            },
+            Reason.INSUFFICIENT_CAPACITY,
+        ),
+    ],
+)
+def test_a_role_that_is_not_ready_says_why(pod_status: dict[str, Any], reason: Reason) -> None:
+    made = with_workload(facts(), "decode", ready=1)
+    broken = pod("qwen-decode-x", "decode", made.revision, ready=False, **pod_status)
+    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), broken)))
+    assert found["DecodeReady"].reason == reason
+    assert "qwen-decode-x" in found["DecodeReady"].message
+    assert found["Degraded"].reason == reason
+
+
+def test_a_quota_on_pods_is_told_without_the_changing_name_of_the_pod() -> None:
+    message = 'pods "qwen-decode-1-abcde" is forbidden: exceeded quota: small, limited: pods=2'
+    made = with_workload(facts(), "decode", ready=0, conditions=(("ReplicaFailure", "True", "FailedCreate", message),))
+    found = by_type(made)
+    assert found["DecodeReady"].reason == Reason.QUOTA_EXCEEDED
+    assert "abcde" not in found["DecodeReady"].message
+    assert "limited: pods=2" in found["DecodeReady"].message
+
+
+def test_a_child_of_no_role_that_cannot_be_made_keeps_the_object_from_being_ready() -> None:
+    made = facts()
+    name = next(name for kind, name in made.view.children if kind == "NetworkPolicy")
+    found = by_type(replace(made, problems={("NetworkPolicy", name): Problem(Reason.FORBIDDEN, "forbidden")}))
+    assert (found["Ready"].status, found["Ready"].reason) == ("False", Reason.FORBIDDEN)
+    assert found["DecodeReady"].holds
+    assert found["Available"].holds
+
+
+def test_a_missing_optional_kind_degrades_and_does_no_more() -> None:
+    found = by_type(
+        facts(problems={("PodMonitor", "qwen-engines"): Problem(Reason.KIND_MISSING, "no CRD", again=False)})
+    )
+    assert found["Ready"].holds
+    assert found["Degraded"].reason == Reason.KIND_MISSING
+
+
+def test_a_missed_deadline_is_a_failed_rollout() -> None:
+    made = with_workload(
+        facts(), "decode", ready=1, conditions=(("Progressing", "False", "ProgressDeadlineExceeded", "late"),)
+    )
+    assert by_type(made)["Stalled"].reason == Reason.ROLLOUT_FAILED
+
+
+def test_a_workload_whose_newest_spec_is_not_seen_yet_is_not_ready() -> None:
+    assert not by_type(with_workload(facts(), "router", current=False))["RouterReady"].holds
+
+
+def test_aggregated_mode_has_neither_prefill_nor_transfer() -> None:
+    spec = {key: value for key, value in SPEC.items() if key != "prefill"}
+    found = by_type(facts(spec=spec, transfer=None))
+    assert not {"PrefillReady", "TransferVerified"} & set(found)
+    assert found["Ready"].holds
+
+
+def test_a_former_revision_that_serves_keeps_the_object_available() -> None:
+    made = facts()
+    former = {
+        (kind, f"old-{name}"): replace(child, name=f"old-{name}", revision="f" * 16, uid=f"old-{child.uid}")
+        for (kind, name), child in made.view.children.items()
+        if child.workload is not None
+    }
+    coming = with_workload(made, "decode", ready=0)
+    found = by_type(replace(coming, view=view(coming.view.serving, {**coming.view.children, **former})))
+    assert (found["Available"].status, found["Available"].reason) == ("True", Reason.ROLLING_OUT)
+    assert not found["Ready"].holds
+    assert found["Progressing"].holds
+
+
+def document(made: Facts, **changes: Any) -> dict[str, Any]:
+    reading = planned(made.view.serving)
+    return status.document(made, conditions(made), reading.serving, now=changes.get("now", "2026-01-01T00:00:00Z"))
+
+
+def test_the_status_has_the_form_of_the_api() -> None:
+    found = document(facts())
+    parsed = KVServingStatus.model_validate(found)
+    assert parsed.model_dump(mode="json", by_alias=True, exclude_none=True) | {"errors": []} == found | {"errors": []}
+    assert found["roles"] == {
+        "prefill": {"replicas": 1, "ready": 1, "summary": "1/1"},
+        "decode": {"replicas": 2, "ready": 2, "summary": "2/2"},
+    }
+    assert found["transfer"] == "Verified"
+    assert found["url"] == "http://qwen.prod.svc:80"
+    assert found["observedGeneration"] == 1
+
+
+def test_an_unchanged_status_is_not_written_again_later() -> None:
+    first = document(facts())
+    again = facts()
+    again = replace(again, view=view(stored(status=first), dict(again.view.children)))
+    second = document(again, now="2026-01-02T00:00:00Z")
+    assert not status.changed(first, second)
+    assert {c["lastTransitionTime"] for c in second["conditions"]} == {"2026-01-01T00:00:00Z"}
+
+
+def test_only_the_conditions_that_changed_get_a_new_time() -> None:
+    first = document(facts())
+    made = with_workload(facts(), "decode", ready=0)
+    made = replace(made, view=view(stored(status=first), dict(made.view.children)))
+    second = document(made, now="2026-01-02T00:00:00Z")
+    assert status.changed(first, second)
+    times = {c["type"]: c["lastTransitionTime"] for c in second["conditions"]}
+    assert times["DecodeReady"] == "2026-01-02T00:00:00Z"
+    assert times["PrefillReady"] == "2026-01-01T00:00:00Z"
+
+
+def test_faults_that_quote_env_args_or_templates_are_masked() -> None:
+    token = "private-value-123"  # no token of anybody's
+    spec = {
+        "engine": {"env": [{"name": "A", "value": token}], "args": [f"--x={token}"]},
+        "decode": {"template": {"spec": {"nodeName": token}}},
+    }
+    faults = (Fault("spec.engine.args", f"--x={token} is ours"), Fault("spec.decode", "0.19.0 is too old"))
+    shown = status.public(faults, spec)
+    assert token not in str(shown)
+    assert "0.19.0 is too old" in str(shown)
+
+
+def test_workloads_without_numbers_count_as_not_ready() -> None:
+    empty = Workload(replicas=1, ready=0, updated=0, current=True, image="", conditions=())
+    made = facts()
+    changed = {
+        identity: replace(child, workload=empty) if child.workload is not None else child
+        for identity, child in made.view.children.items()
+    }
+    found = by_type(replace(made, view=view(made.view.serving, changed)))
+    assert not found["Available"].holds

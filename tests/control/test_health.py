@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+from kvserving_operator.control.health import Vitals, alive, ready
+
+
+def vitals(**changes: object) -> Vitals:
+    found = Vitals(role="active", synced=True, last_success=990.0)
+    for name, value in changes.items():
+        setattr(found, name, value)
+    return found
+
+
+def test_an_operator_that_works_is_alive_and_ready() -> None:
+    assert alive(vitals()) == []
+    assert ready(vitals(), 1000.0) == []
+
+
+def test_one_that_stands_by_is_ready() -> None:
+    assert ready(vitals(role="standby", synced=False, last_success=None), 1000.0) == []
+
+
+def test_a_late_loop_is_neither() -> None:
+    assert "event loop" in alive(vitals(lag=30.0))[0]
+    assert ready(vitals(lag=30.0), 1000.0)
+
+
+def test_a_queue_that_nobody_works_off_is_first_not_ready_then_not_alive() -> None:
+    late, dead = vitals(queue_age=lambda: 200.0), vitals(queue_age=lambda: 2000.0)
+    assert alive(late) == []
+    assert "waited 200 s" in ready(late, 1000.0)[0]
+    assert alive(dead)
+
+
+def test_one_that_has_not_listed_everything_is_not_ready() -> None:
+    assert ready(vitals(synced=False), 1000.0)
+
+
+def test_one_whose_every_reconciliation_fails_is_not_ready() -> None:
+    assert ready(vitals(last_success=None, last_failure=999.0), 1000.0)
+    assert ready(vitals(last_success=995.0, last_failure=999.0), 1000.0) == []

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from tests.control.bodies import KEY, live, stored
+
+from kvserving_operator.control.observe import Child, Key, Store, child_of, newer
+
+MANIFEST = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "a", "namespace": "prod", "labels": {"kvserving.dev/name": "qwen"}},
+    "data": {"x": "1"},
+}
+
+
+def child(version: str, uid: str = "c1", **labels: str) -> Child:
+    metadata = {"uid": uid, "resourceVersion": version}
+    body = live(MANIFEST, stored(), metadata=metadata)
+    body["metadata"]["labels"] = {**body["metadata"]["labels"], **labels}
+    return child_of(body, "v1", "ConfigMap")
+
+
+def store() -> tuple[Store, list[Key]]:
+    told: list[Key] = []
+    made = Store(told.append)
+    made.put_serving(stored())
+    told.clear()
+    return made, told
+
+
+def test_an_older_state_never_replaces_a_newer_one() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("20"))
+    made.put_child(KEY, child("9"))
+    found = made.view(KEY)
+    assert found is not None
+    assert found.children["ConfigMap", "a"].version == "20"
+
+
+def test_versions_are_compared_as_numbers() -> None:
+    assert newer("10", "9")
+    assert not newer("9", "10")
+    assert newer("opaque", "9")
+
+
+def test_a_new_version_without_a_difference_tells_nobody() -> None:
+    made, told = store()
+    made.put_child(KEY, child("1"))
+    assert told == [KEY]
+    made.put_child(KEY, child("2"))
+    assert told == [KEY]
+    made.put_child(KEY, child("3", **{"kvserving.dev/role": "x"}))
+    made.remove_child(KEY, "ConfigMap", "a", "c1")
+    assert told[-1] == KEY
+
+
+def test_a_late_answer_does_not_bring_back_what_is_gone() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("1"))
+    made.remove_child(KEY, "ConfigMap", "a", "c1")
+    made.put_child(KEY, child("2"))
+    found = made.view(KEY)
+    assert found is not None
+    assert not found.children
+    made.put_child(KEY, child("3", uid="c2"))
+    found = made.view(KEY)
+    assert found is not None
+    assert found.children
+
+
+def test_a_deletion_of_another_uid_is_not_ours() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("1"))
+    made.remove_child(KEY, "ConfigMap", "a", "other")
+    found = made.view(KEY)
+    assert found is not None
+    assert found.children
+
+
+def test_a_live_list_removes_what_the_watch_missed_and_spares_what_came_after() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("1"))
+    known = made.known("ConfigMap")
+    made.put_child(KEY, child("5", uid="new"))
+    assert made.retain("ConfigMap", [], known) == 1
+    found = made.view(KEY)
+    assert found is not None
+    assert [c.uid for c in found.children.values()] == ["new"]
+
+
+def test_sizes_count_objects_children_and_pods() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("1"))
+    assert made.sizes() == (1, 1, 0)
