@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -34,10 +35,10 @@ class FakeRequest:
         return len(self.prompt_token_ids or ())
 
 
-def desk(role: Role, keys: Keys = KEYS, ranks: int = 1) -> Desk:
+def desk(role: Role, keys: Keys = KEYS, ranks: int = 1, clock: Callable[[], float] = lambda: NOW) -> Desk:
     return Desk(
         policy=lambda: Policy(role, REVISION, keys),
-        clock=lambda: NOW,
+        clock=clock,
         lease_seconds=30,
         ranks=ranks,
         engine_id="engine-d",
@@ -101,6 +102,36 @@ def test_decode_acts_on_a_handoff_of_its_own_prompt_only() -> None:
     tally = decode.drain()
     assert tally is not None
     assert tally.refused == ["foreign_prompt", "foreign_prompt"]
+
+
+def test_a_handoff_is_taken_once() -> None:
+    decode = desk(Role.DECODE)
+    first = FakeRequest(kv_transfer_params=prefilled())
+    decode.judge(first)
+    decode.judge(first)
+    assert first.kv_transfer_params is not None
+    again = FakeRequest(request_id="r2", kv_transfer_params=prefilled())
+    decode.judge(again)
+    assert again.kv_transfer_params is None
+    tally = decode.drain()
+    assert tally is not None
+    assert tally.refused == ["replayed"]
+
+
+def test_taken_handoffs_are_forgotten_once_they_have_expired() -> None:
+    now = [NOW]
+    decode = desk(Role.DECODE, clock=lambda: now[0])
+    decode.judge(FakeRequest(kv_transfer_params=prefilled()))
+    assert len(decode._taken) == 1
+    now[0] += 30 + 2 * 60
+    late = FakeRequest(request_id="r2", kv_transfer_params=prefilled())
+    decode.judge(late)
+    assert late.kv_transfer_params is None
+    tally = decode.drain()
+    assert tally is not None
+    assert tally.refused == ["expired"]
+    decode._judge_first_use({"remote_engine_id": "e", "remote_request_id": "other"}, Role.DECODE, now[0])
+    assert list(decode._taken) == [("e", "other")]
 
 
 def test_a_request_that_vllm_rejected_still_frees_prefills_blocks() -> None:

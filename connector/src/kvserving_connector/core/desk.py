@@ -14,6 +14,7 @@ from kvserving_connector.core.handoffs import Handoff, TransferFacts
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.core.refusal import Refusal
 from kvserving_connector.core.signing import (
+    CLOCK_SKEW_SECONDS,
     PROBE_XARG,
     PROMPT_KEY,
     REFUSED_XARG,
@@ -61,6 +62,7 @@ class Desk:
         self._ranks = ranks
         self._engine_id = engine_id
         self._handoffs: dict[str, Handoff] = {}
+        self._taken: dict[tuple[str, str], float] = {}
         self._tally = Tally()
 
     @property
@@ -81,7 +83,11 @@ class Desk:
         now = self._clock()
         handoff = known or Handoff(probe=self._is_probe(request, policy, now))
         if params is not None:
-            handoff.refused = policy.judge(params, now) or self._judge_prompt(request, params, policy.role)
+            handoff.refused = (
+                policy.judge(params, now)
+                or self._judge_prompt(request, params, policy.role)
+                or self._judge_first_use(params, policy.role, now)
+            )
             if handoff.refused is not None:
                 self._tally.refused.append(handoff.refused.value)
                 request.kv_transfer_params = None
@@ -172,6 +178,19 @@ class Desk:
             return None
         self._tally.signed.append(1)
         return signed
+
+    def _judge_first_use(self, params: Mapping[str, Any], role: Role, now: float) -> Refusal | None:
+        """Refuse a handoff that this engine has taken before; call last, since it takes the handoff."""
+        if role is not Role.DECODE:
+            return None
+        # Kept in order of time: what can no longer pass as unexpired, on either side's clock, is forgotten.
+        while self._taken and next(iter(self._taken.values())) <= now:
+            del self._taken[next(iter(self._taken))]
+        key = (params["remote_engine_id"], params["remote_request_id"])
+        if key in self._taken:
+            return Refusal.REPLAYED
+        self._taken[key] = now + self._lease_seconds + 2 * CLOCK_SKEW_SECONDS
+        return None
 
     @staticmethod
     def _is_probe(request: Any, policy: Policy, now: float) -> bool:

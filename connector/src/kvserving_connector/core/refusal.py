@@ -22,6 +22,8 @@ class Refusal(StrEnum):
     """A key that a transfer needs is missing, or the handoff covers less than the prompt."""
     FOREIGN_PROMPT = "foreign_prompt"
     """The handoff was made for another prompt."""
+    REPLAYED = "replayed"
+    """The handoff was already taken: prefill frees its blocks with the first load, and fills them with others."""
     MULTI_PROMPT = "multi_prompt"
     """The request has not exactly one prompt."""
     MULTI_CHOICE = "multi_choice"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from . import cores, gpus, usersecrets, volumes
+from . import cores, gpus, scratch, usersecrets, volumes
 from .addresses import allocate
 from .container import BIND_ADDRESS, Placement, process_spec, with_interpreter
 from .errors import EnvironmentFault
@@ -106,6 +106,7 @@ def pod_specs(
         raise EnvironmentFault("not enough GPUs")
     binding = cores.shares({p.name: int(p.option("--tensor-parallel-size") or 1) for p in pods if p.is_engine})
 
+    temporary = str(scratch.make(instance))
     specs = []
     for pod in pods:
         address = addresses[pod.name]
@@ -116,12 +117,12 @@ def pod_specs(
             link_connector(Path(run.connector), folder / "volumes" / CONNECTOR_VOLUME)
         interpreter = run.engine_python if pod.is_engine else run.router_python
         environment = {BIND_ADDRESS: address, INSTANCE: instance, "SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
-        defaults: dict[str, str] = {}
+        defaults = {"TMPDIR": temporary}
         if pod.is_engine:
             if pod.gpus:
                 environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[pod.name])
             else:
-                defaults = {_CPU_THREADS: binding[pod.name]}
+                defaults[_CPU_THREADS] = binding[pod.name]
             if run.connector is not None:
                 defaults["PYTHONPATH"] = str(folder / "volumes" / CONNECTOR_VOLUME)
         else:

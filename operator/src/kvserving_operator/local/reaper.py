@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-from . import procfs, waiting
+from . import procfs, scratch, waiting
 
 GRACE = 10.0
 """Seconds from the end of the supervisor until what is left is killed."""
@@ -26,7 +26,10 @@ def main() -> None:
 
 
 def end_instance(instance: str, grace: float) -> int:
-    """Stop every process of a run: SIGTERM, ``grace`` seconds, SIGKILL; return how many there were."""
+    """Stop every process of a run: SIGTERM, ``grace`` seconds, SIGKILL; return how many there were.
+
+    The run's temporary folder goes with them.
+    """
     seen: set[int] = set()
     deadline = time.monotonic() + grace
     while left := procfs.instance_processes(instance):
@@ -38,6 +41,7 @@ def end_instance(instance: str, grace: float) -> int:
         else:
             procfs.send(fresh, signal.SIGTERM)
             waiting.all_gone(left, max(0.0, deadline - time.monotonic()))
+    scratch.remove(instance)
     return len(seen)
 
 
