@@ -7,6 +7,7 @@ keeps vLLM's name because vLLM compares names (hybrid memory, context parallelis
 from __future__ import annotations
 
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -15,6 +16,7 @@ from kvserving_connector.compat import pull_connector_class, require
 from kvserving_connector.core.desk import Desk
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.settings import KeyFile, Settings, logger
+from kvserving_connector.vllm.progress import patient_progress_thread
 from kvserving_connector.vllm.receipt import TransferRecorder, TransferReport
 from kvserving_connector.vllm.stats import HandoffPromMetrics, HandoffStats, from_tally, from_worker
 
@@ -33,7 +35,8 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
-        super().__init__(vllm_config, role, kv_cache_config)
+        with _progress_of(vllm_config):
+            super().__init__(vllm_config, role, kv_cache_config)
         self._desk: Desk | None = None
         self._recorder: TransferRecorder | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -127,6 +130,14 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
     ) -> Any:
         """Return the Prometheus side of the statistics."""
         return HandoffPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+def _progress_of(vllm_config: Any) -> AbstractContextManager[None]:
+    if vllm_config.device_config.device_type != "cpu":
+        return nullcontext()
+    from vllm.distributed.nixl_utils import NixlWrapper
+
+    return patient_progress_thread(NixlWrapper)
 
 
 def _desk(vllm_config: Any, engine_id: str) -> Desk:
