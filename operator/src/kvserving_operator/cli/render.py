@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from ..plan.types import GeneratedSecret
 
 
 @click.command("render")
@@ -28,13 +31,22 @@ def command(file: str, site: str, output: str) -> int:
     for notice in planned.notices:
         click.echo(f"notice: {notice}", err=True)
     for secret in planned.generated_secrets:
-        click.echo(f"notice: Secret {secret.name} ({', '.join(secret.keys)}) gets random values", err=True)
+        click.echo(f"notice: {_unprinted(secret, planned.namespace, local)}", err=True)
     objects: list[Any] = [json.loads(json.dumps(manifest)) for manifest in planned.objects]
     if output == "json":
         click.echo(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}, indent=2))
     else:
         click.echo(_yaml(objects), nl=False)
     return 0
+
+
+def _unprinted(secret: GeneratedSecret, namespace: str, local: bool) -> str:
+    what = f"Secret {secret.name} ({', '.join(secret.keys)}) is not printed: it holds random values, and"
+    if local:
+        return f"{what} `kvserving up` creates it"
+    keys = " ".join(f"--from-literal={key}=$(openssl rand -hex {size})" for key, size in secret.keys.items())
+    command = f"kubectl create secret generic {secret.name} -n {namespace} {keys}"
+    return f"{what} the operator creates it. Without the operator create it yourself: {command}"
 
 
 def _yaml(objects: list[Any]) -> str:

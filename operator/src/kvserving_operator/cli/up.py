@@ -70,6 +70,7 @@ def command(
             options = Options(address, engine_python, router_python, without_tiers, timeout)
             run = prepare(serving, options, directory, view.step)
         except BaseException:
+            directory.discard_unused()
             os.close(lock)
             raise
         for notice in run.pods()[1]:
@@ -94,6 +95,8 @@ def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
         asyncio.run(supervisor.run())
     finally:
         os.close(lock)
+    view.close()
+    click.echo(f"{directory.name} is stopped; its logs stay in {directory.logs}")
     if supervisor.stopped_by == signal.SIGINT:
         return INTERRUPTED
     verification = supervisor.state.verification

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,12 +17,20 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class View:
-    """Lines on standard error, one for each change."""
+_QUIET_SECONDS = 24.0
+"""Silence after which the next state is told though nothing changed. States come every 5 s, so a line every 30 s."""
 
-    def __init__(self, name: str) -> None:
+
+class View:
+    """Lines on standard error: one for each change, and while it is waited for something one every 30 s.
+
+    ``clock`` tells seconds since any fixed moment.
+    """
+
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._name = name
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = self._said = self._phase_began = clock()
         self._seen: dict[str, tuple[str, str]] = {}
         self._phase = ""
         self._was_up = False
@@ -44,8 +52,12 @@ class View:
                 self._say(pod_line(pod))
         if state.phase != self._phase:
             self._phase = state.phase
+            self._phase_began = self._clock()
             self._say(f"{state.name}: {state.phase}")
             self._come_up(state)
+        elif self._clock() - self._said >= _QUIET_SECONDS and (awaited := waited_for(state)):
+            elapsed = self._clock() - self._phase_began
+            self._say(f"{state.name}: {state.phase} for {elapsed:.0f} s, waiting for {awaited}")
 
     def close(self) -> None:
         """Stop showing."""
@@ -59,7 +71,8 @@ class View:
                 print_summary(state, detached=False)
 
     def _say(self, text: str) -> None:
-        print(f"[{time.monotonic() - self._began:5.1f}s] {text}", file=sys.stderr, flush=True)
+        self._said = self._clock()
+        print(f"[{self._said - self._began:5.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 class LiveView(View):
@@ -106,7 +119,7 @@ class LiveView(View):
         from rich.table import Table
 
         state = self._state
-        elapsed = f"{time.monotonic() - self._began:.0f} s"
+        elapsed = f"{self._clock() - self._began:.0f} s"
         title = f"{self._name}: {state.phase if state else self._text}  {elapsed}"
         if state is not None and state.phase == STOPPING:
             title += "  (Ctrl-C again stops at once)"
@@ -118,6 +131,17 @@ class LiveView(View):
             seconds = f"{max(0.0, time.time() - pod.since):.0f} s" if pod.since else ""
             table.add_row(pod.name, pod.phase, seconds, size(pod.memory), note)
         return table
+
+
+def waited_for(state: State) -> str:
+    """What the service needs for its next phase; empty when it needs nothing."""
+    if state.phase == VERIFYING:
+        return "the verification"
+    if state.phase == STARTING:
+        pods = [pod for pod in state.pods if not pod.ready]
+    else:
+        pods = [pod for pod in state.pods if pod.pid is not None] if state.phase == STOPPING else []
+    return ", ".join(f"{pod.name} ({pod.phase})" for pod in pods)
 
 
 def pod_line(pod: PodState) -> str:

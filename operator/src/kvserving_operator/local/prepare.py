@@ -66,6 +66,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         spec_digest=digest(serving),
         weights_bytes=model_config.weights_bytes(model_config.folder_of(model.uri, model.revision)),
         api_key_secret=serving.spec.router.api_key_secret_ref,
+        routers_asked="replicas" in serving.spec.router.model_fields_set,
     )
     if not run.pods()[0]:
         raise EnvironmentFault(f"{run.name} asks for no engine: spec.suspend is true, or replicas are 0")

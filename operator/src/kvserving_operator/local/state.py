@@ -104,6 +104,7 @@ class ServiceDir:
         self.pods = self.path / "pods"
         self.secrets = self.path / "secrets"
         self.supervisor_log = self.logs / "supervisor.log"
+        self._lock_file = self.path / "supervisor.lock"
 
     def create(self) -> None:
         """Create the folder and those below it, for the owner alone."""
@@ -134,18 +135,29 @@ class ServiceDir:
             shutil.rmtree(folder, ignore_errors=True)
         self.discovery_file.unlink(missing_ok=True)
 
+    def discard_unused(self) -> None:
+        """Remove the folder when nothing but the lock, which the caller holds, lies in it."""
+        if all(path.is_dir() or path == self._lock_file for path in self.path.rglob("*")):
+            shutil.rmtree(self.path)
+
     def lock(self) -> int | None:
         """Take the lock that a supervisor holds for life; a descriptor, or None when another one holds it.
 
-        The lock goes with the descriptor, also into a child that inherits it, and ends with the last copy.
+        The folder is created where it is missing. The lock goes with the descriptor, also into a
+        child that inherits it, and ends with the last copy.
         """
-        descriptor = os.open(self.path / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        while True:
+            self.create()
+            descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            # A holder that discards the folder removes the file that we opened: such a lock keeps nobody out.
+            if os.fstat(descriptor).st_nlink:
+                return descriptor
             os.close(descriptor)
-            return None
-        return descriptor
 
 
 def services(base: Path | None = None) -> list[ServiceDir]:
@@ -154,6 +166,14 @@ def services(base: Path | None = None) -> list[ServiceDir]:
     if not folder.is_dir():
         return []
     return [ServiceDir(p.name, folder) for p in sorted(folder.iterdir()) if (p / "state.json").is_file()]
+
+
+def logged(base: Path | None = None) -> list[str]:
+    """Names of the services that have logs, those that are stopped included, in order."""
+    folder = base or root()
+    if not folder.is_dir():
+        return []
+    return [p.name for p in sorted(folder.iterdir()) if any((p / "logs").glob("*.log"))]
 
 
 @contextmanager

@@ -8,14 +8,13 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from . import procfs, waiting
+from . import module, procfs, waiting
 from .build import place_addresses, pod_specs
 from .discovery import Worker, publish, render
 from .errors import LocalError
@@ -258,9 +257,9 @@ class Supervisor:
         """Start the process that ends what is left should this one be killed."""
         reader, self._lifeline = os.pipe()
         self._reaper = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "kvserving_operator.local.reaper", self._state.instance],
+            module.command("kvserving_operator.local.reaper", self._state.instance),
             stdin=reader, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}, cwd="/",
+            env=module.environment(), cwd="/",
         )  # fmt: skip
         os.close(reader)
 
@@ -291,7 +290,9 @@ class Supervisor:
             runner.request_stop(drained=self._gone_before(runner.spec.pod.role))
         while pending := [task for task in tasks if not task.done()]:
             changed = asyncio.create_task(self._changed.wait())
-            await asyncio.wait({changed, *pending}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {changed, *pending}, timeout=_MEASURE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )  # the time limit only lets the listener say that it still goes on
             changed.cancel()
             self._changed.clear()
             self._report(replace(self._state, phase=STOPPING))

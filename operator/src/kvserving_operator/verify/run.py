@@ -79,7 +79,12 @@ class Verification:
         lines = [
             f"{'ok    ' if verdict.ok else 'FAILED'} {name:<{width}}  {verdict.sentence}" for name, verdict in named
         ]
-        summary = f"verified: {self.message}" if self.ok else f"not verified ({self.reason}): {self.message}"
+        if not self.ok:
+            summary = f"not verified ({self.reason}): {self.message}"
+        elif self.pairs:
+            summary = f"verified: {self.message}"
+        else:
+            summary = f"{'answers; ' if self.router else ''}no prefill engines, so nothing to transfer"
         return (*lines, summary)
 
     def to_json(self) -> dict[str, Any]:

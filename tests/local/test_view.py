@@ -1,0 +1,56 @@
+"""Progress where no terminal shows a table."""
+
+from __future__ import annotations
+
+import pytest
+
+from kvserving_operator.cli.view import View
+from kvserving_operator.local.state import READY, STARTING, STOPPING, VERIFYING, PodState, State
+
+
+def state(phase: str, *pods: PodState) -> State:
+    return State("svc", "r", phase, {"url": None}, "python", "tiny", pods, {"pid": None})
+
+
+def pod(role: str, *, ready: bool = False, pid: int | None = 7, phase: str = "Loading") -> PodState:
+    return PodState(f"svc-{role}-0", role, "127.1.2.3", 8000, ready=ready, pid=pid, phase=phase)
+
+
+@pytest.mark.parametrize(
+    ("shown", "line"),
+    [
+        (
+            state(STARTING, pod("prefill", ready=True, phase="Ready"), pod("decode")),
+            "svc: Starting for 25 s, waiting for svc-decode-0 (Loading)",
+        ),
+        (state(VERIFYING, pod("decode", ready=True)), "svc: Verifying for 25 s, waiting for the verification"),
+        (
+            state(STOPPING, pod("router", pid=None, phase="Stopped"), pod("decode", phase="Stopping")),
+            "svc: Stopping for 25 s, waiting for svc-decode-0 (Stopping)",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_told_every_30_seconds(
+    capsys: pytest.CaptureFixture[str], shown: State, line: str
+) -> None:
+    now = 0.0
+    view = View("svc", lambda: now)
+    view.update(shown)
+    capsys.readouterr()
+    said = []
+    for now in range(5, 65, 5):
+        view.update(shown)
+        if text := capsys.readouterr().err:
+            said.append((now, text))
+    assert [at for at, _ in said] == [25, 50]
+    assert said[0][1] == f"[ 25.0s] {line}\n"
+
+
+def test_a_service_that_is_up_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    view = View("svc", lambda: now)
+    view.update(state(READY, pod("decode", ready=True)))
+    capsys.readouterr()
+    now = 600.0
+    view.update(state(READY, pod("decode", ready=True)))
+    assert capsys.readouterr().err == ""
