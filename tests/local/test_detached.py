@@ -69,6 +69,17 @@ def test_a_killed_supervisor_takes_engines_and_their_children_with_it(directory:
 
 
 @pytest.mark.usefixtures("stopped_after")
+def test_engines_do_not_see_the_packages_of_the_command(directory: ServiceDir) -> None:
+    state = start(small(), directory)
+    packages = {path for path in sys.path if path.endswith("site-packages")}
+    assert packages
+    for shown in state.pods:
+        entries = Path(f"/proc/{shown.pid}/environ").read_bytes().decode().split("\0")
+        found = next((entry for entry in entries if entry.startswith("PYTHONPATH=")), "")
+        assert not packages & set(found.removeprefix("PYTHONPATH=").split(os.pathsep))
+
+
+@pytest.mark.usefixtures("stopped_after")
 def test_the_next_up_ends_what_a_killed_supervisor_left(directory: ServiceDir) -> None:
     state = start(small(), directory)
     os.kill(state.supervisor["pid"], signal.SIGKILL)

@@ -114,10 +114,17 @@ class ServiceDir:
             folder.chmod(0o700)
 
     def read(self) -> State | None:
-        """The state as last written, or None when there is none."""
+        """The state as last written, or None when there is none.
+
+        A file that is no state is put aside as ``state.json.damaged`` and counts as none: a supervisor that runs
+        writes a new one within seconds, and what one leaves behind ends without it.
+        """
         try:
             return State.from_dict(json.loads(self.state_file.read_text()))
         except FileNotFoundError:
+            return None
+        except (ValueError, TypeError, AttributeError):
+            self.state_file.replace(self.state_file.with_name("state.json.damaged"))
             return None
 
     def write(self, state: State) -> None:
