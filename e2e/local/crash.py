@@ -15,7 +15,9 @@ from .load import clients
 from .stage import Service, Stage
 
 CLIENTS = 4
-WARM_SECONDS = 4.0
+ENOUGH = 2 * CLIENTS
+"""Served requests that make a phase: before the kill, and after the engine is back."""
+PHASE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
 RECOVERY_SECONDS = 180.0
 
@@ -35,15 +37,14 @@ def kill_under_load(service: Service, stage: Stage, texts: Texts, role: str) -> 
 
     async def main() -> str:
         async with clients(service.url, texts, CLIENTS) as account:
-            await asyncio.sleep(WARM_SECONDS)
-            assert account.count()["ok"] > 0, account.outcomes
+            await account.served(ENOUGH, PHASE_SECONDS)
             killed = time.monotonic()
             os.kill(victim["pid"], signal.SIGKILL)
             restart = await asyncio.to_thread(service.wait, back, RECOVERY_SECONDS, f"{victim['name']} is back")
             during = account.count(since=killed)
             await asyncio.sleep(SETTLE_SECONDS)
             settled = time.monotonic()
-            await asyncio.sleep(WARM_SECONDS)
+            await account.served(ENOUGH, PHASE_SECONDS, since=settled)
         late = account.count(since=settled)
         total = account.count()
         assert total["hung"] == 0, account.outcomes

@@ -32,10 +32,28 @@ class Account:
     """What the clients met."""
 
     outcomes: list[Outcome] = field(default_factory=list)
+    _added: asyncio.Event = field(default_factory=asyncio.Event)
 
     def count(self, since: float = 0.0) -> Counter[str]:
         """Count the results of the requests that started at ``since`` (monotonic) or later."""
         return Counter(outcome.result for outcome in self.outcomes if outcome.started >= since)
+
+    def add(self, outcome: Outcome) -> None:
+        """Take a request that ended."""
+        self.outcomes.append(outcome)
+        self._added.set()
+
+    async def served(self, number: int, seconds: float, since: float = 0.0) -> None:
+        """Wait until ``number`` requests that started at ``since`` or later were served; fail after ``seconds``."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.count(since)["ok"] < number:
+                    self._added.clear()
+                    await self._added.wait()
+        except TimeoutError:
+            raise AssertionError(
+                f"not within {seconds:g} s: {number} requests served; there were {dict(self.count(since))}"
+            ) from None
 
     def longest(self) -> float:
         """Return the longest time that any request took."""
@@ -74,7 +92,7 @@ async def _client(
             "stream": True,
         }
         outcome = await _one(session, url, body)
-        account.outcomes.append(outcome)
+        account.add(outcome)
         if outcome.result != "ok":
             # A client that is refused at once must not spin.
             await asyncio.sleep(0.25)
