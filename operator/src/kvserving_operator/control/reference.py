@@ -7,8 +7,8 @@ import ast
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
+from .. import generated
 from .conditions import TYPES
 from .events import EventKind
 from .main import ExitCode
@@ -71,24 +71,13 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the reference in the named folder; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvserving_operator.control.reference", description="Reference.")
-    action = parser.add_mutually_exclusive_group(required=True)
-    action.add_argument("--write", metavar="FOLDER", type=Path, help="write the file into FOLDER")
-    action.add_argument("--check", metavar="FOLDER", type=Path, help="exit with 1 if the file in FOLDER differs")
-    action.add_argument("--print", action="store_true", help="print the file")
+    generated.actions(parser).add_argument("--print", action="store_true", help="print the file")
     options = parser.parse_args(arguments)
     text = render()
     if options.print:
         print(text, end="")
         return 0
-    if options.write is not None:
-        options.write.mkdir(parents=True, exist_ok=True)
-        (options.write / FILE_NAME).write_text(text, encoding="utf-8")
-        return 0
-    file = options.check / FILE_NAME
-    if file.is_file() and file.read_text(encoding="utf-8") == text:
-        return 0
-    print(f"{file} differs from the declarations: run --write {options.check}", file=sys.stderr)
-    return 1
+    return generated.write_or_check(FILE_NAME, text, options, "the declarations")
 
 
 if __name__ == "__main__":

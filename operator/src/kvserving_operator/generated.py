@@ -1,0 +1,42 @@
+"""Files that are generated into the repository: one way to write them, and to check that they are current."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+class Dumper(yaml.SafeDumper):
+    """YAML without anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write every value out where it stands."""
+        return True
+
+
+def actions(parser: argparse.ArgumentParser) -> Any:
+    """Add ``--write`` and ``--check`` to ``parser``; the group, for one more way of showing the file."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--write", metavar="FOLDER", type=Path, help="write the file into FOLDER")
+    group.add_argument("--check", metavar="FOLDER", type=Path, help="exit with 1 if the file in FOLDER differs")
+    return group
+
+
+def write_or_check(name: str, text: str, options: argparse.Namespace, source: str) -> int:
+    """Do what ``actions`` added: write ``text`` as ``name``, or compare; return the exit status.
+
+    ``source`` is what the file is generated from, for the message when it differs.
+    """
+    if options.write is not None:
+        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / name).write_text(text, encoding="utf-8")
+        return 0
+    file = options.check / name
+    if file.is_file() and file.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{file} differs from {source}: run --write {options.check}", file=sys.stderr)
+    return 1
