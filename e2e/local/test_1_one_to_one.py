@@ -10,9 +10,7 @@ from e2e.local.asking import QUESTIONS, Question, Reply, Texts, ask, ask_all, di
 from e2e.local.legs import through_pair
 from e2e.local.sockets import listening
 from e2e.local.stage import Service, Stage
-from e2e.local.twin import twin_of
-
-BROKEN = Path(__file__).parent / "broken"
+from e2e.local.twin import corrupting_twin_of
 
 
 def test_token_ids_equal_a_single_engine(one_to_one: Service, expected: dict[Question, Reply], texts: Texts) -> None:
@@ -34,11 +32,6 @@ def test_a_corrupted_transfer_fails_the_same_comparison(
     questions = tuple(question for question in QUESTIONS if question.tokens >= 15 and not question.stream)
     sound = {question: expected[question] for question in questions}
 
-    def broken(arguments: list[str]) -> list[str]:
-        changed = [part.replace("kvserving_connector.vllm.nixl", "broken_transfer") for part in arguments]
-        assert changed != arguments, "the twin would not be broken"
-        return changed
-
     async def compare(decode: str, salt: str) -> list[str]:
         async with aiohttp.ClientSession() as session:
             found = {
@@ -49,9 +42,7 @@ def test_a_corrupted_transfer_fails_the_same_comparison(
 
     prefill = one_to_one.engine_url("prefill")
     assert not asyncio.run(compare(one_to_one.engine_url("decode"), "sound"))
-    decode = one_to_one.pods("decode")[0]
-    path = f"{BROKEN}:{_environment(decode['pid']).get('PYTHONPATH', '')}"
-    with twin_of(decode, "127.77.7.7", tmp_path / "twin.log", broken, {"PYTHONPATH": path}) as url:
+    with corrupting_twin_of(one_to_one.pods("decode")[0], tmp_path / "twin.log") as url:
         assert len(asyncio.run(compare(url, "broken"))) == len(questions)
 
 
@@ -83,8 +74,3 @@ def test_twenty_streams_at_once_complete(one_to_one: Service, texts: Texts) -> N
     replies = asyncio.run(main())
     assert [len(reply.ids[0]) for reply in replies] == [32] * 20
     assert {reply.finish_reason for reply in replies} == {"length"}
-
-
-def _environment(pid: int) -> dict[str, str]:
-    entries = Path(f"/proc/{pid}/environ").read_text().split("\0")
-    return dict(entry.split("=", 1) for entry in entries if "=" in entry)

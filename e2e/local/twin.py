@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 START_SECONDS = 400
+_BROKEN = Path(__file__).parent / "broken"
 
 
 @contextmanager
@@ -31,9 +32,7 @@ def twin_of(
     process = Path(f"/proc/{pod['pid']}")
     moved = (pod["address"], address)
     arguments = [part.replace(*moved) for part in process.joinpath("cmdline").read_text().split("\0")[:-1]]
-    inherited = dict(
-        entry.replace(*moved).split("=", 1) for entry in process.joinpath("environ").read_text().split("\0") if entry
-    )
+    inherited = {name: value.replace(*moved) for name, value in _environment(pod).items()}
     # The mark of the service's own processes: the twin is ours to stop.
     inherited.pop("KVSERVING_INSTANCE", None)
     url = f"http://{address}:{pod['port']}"
@@ -51,6 +50,25 @@ def twin_of(
     finally:
         os.killpg(running.pid, signal.SIGKILL)
         running.wait()
+
+
+@contextmanager
+def corrupting_twin_of(pod: Mapping[str, Any], log: Path) -> Iterator[str]:
+    """A twin of a decode engine that zeroes the first block of what it receives; yields its URL."""
+
+    def broken(arguments: list[str]) -> list[str]:
+        changed = [part.replace("kvserving_connector.vllm.nixl", "broken_transfer") for part in arguments]
+        assert changed != arguments, "the twin would not be broken"
+        return changed
+
+    inherited = _environment(pod).get("PYTHONPATH", "")
+    with twin_of(pod, "127.77.7.7", log, broken, {"PYTHONPATH": f"{_BROKEN}:{inherited}"}) as url:
+        yield url
+
+
+def _environment(pod: Mapping[str, Any]) -> dict[str, str]:
+    entries = Path(f"/proc/{pod['pid']}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 def _wait_healthy(running: subprocess.Popen[bytes], url: str, log: Path) -> None:

@@ -51,6 +51,17 @@ def test_signed_parameters_reach_decode_as_they_were_signed(tmp_path: Path) -> N
     assert rig.accepted == 1
 
 
+@pytest.mark.parametrize("half", ["\\ud800", "\\uDFFF", "\\ude00\\ud83d", "\ud800"])
+def test_halves_of_characters_are_refused_where_the_engine_would_fail(tmp_path: Path, half: str) -> None:
+    rig = Rig(tmp_path, Role.DECODE)
+    forged = '{"prompt": "a", "vllm_xargs": {"x": "%s"}, "kv_transfer_params": {}}'
+    status, answer = rig.post((forged % half).encode("utf-8", "surrogatepass"))
+    assert status == 400
+    assert "surrogate" in json.loads(answer)["error"]["message"]
+    assert rig.post((forged % "\\ud83d\\ude00").encode())[0] == 200
+    assert rig.engine.seen["vllm_xargs"] == {"x": "😀"}
+
+
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("params", FORGED)
 @pytest.mark.parametrize("role", [*Role, None])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kvserving_operator.local.state import ServiceDir
 
+from .machine import Machine
 from .support import NAME
 
 
@@ -22,3 +24,10 @@ def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def directory(tmp_path: Path) -> ServiceDir:
     return ServiceDir(NAME, tmp_path / "state")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made("down", "--all")

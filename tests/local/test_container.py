@@ -229,13 +229,19 @@ def test_a_port_that_is_busy_everywhere_is_named_with_the_way_out() -> None:
         ("9000", ("127.0.0.1", 9000)),
         ("[::1]:7", ("::1", 7)),
         (":5", ("127.0.0.1", 5)),
+        ("localhost:6", ("127.0.0.1", 6)),
+        ("0.0.0.0:6", ("0.0.0.0", 6)),
     ],
 )
 def test_listen_addresses(text: str, expected: tuple[str, int]) -> None:
     assert split_host_port(text) == expected
 
 
-@pytest.mark.parametrize("text", ["host", "h:0", "h:70000", "h:x", ""])
+@pytest.mark.parametrize(
+    "text",
+    ["host", "127.0.0.1:0", "127.0.0.1:70000", "127.0.0.1:x", "", "h:80", "::1:80", "[127.0.0.1]:80", "a b:80",
+     "http://127.0.0.1:80", "127.0.0.1:80:90", "127.0.0.1:٣", "[]:80"],
+)  # fmt: skip
 def test_wrong_listen_addresses(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT"):
         split_host_port(text)

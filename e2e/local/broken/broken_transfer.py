@@ -28,8 +28,10 @@ class NixlConnector(Sound):
 
     def _spoil(self, meta: Any) -> None:
         worker = self.connector_worker
-        for cache in worker.device_kv_caches.values():
-            block_dim = list(cache.shape).index(worker.num_blocks)
-            for group in meta.local_physical_block_ids:
-                if group:
-                    cache.select(block_dim, group[0]).zero_()
+        for layer in worker.device_kv_caches.values():
+            # A recurrent layer has several caches: of its convolution and of its state.
+            for cache in layer if isinstance(layer, list | tuple) else [layer]:
+                block_dim = list(cache.shape).index(worker.num_blocks)
+                for group in meta.local_physical_block_ids:
+                    if group:
+                        cache.select(block_dim, group[0]).zero_()

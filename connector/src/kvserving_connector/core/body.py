@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,8 @@ from kvserving_connector.core.params import PARAMS_KEY
 _MARKER = PARAMS_KEY.encode("ascii")
 # An ASCII letter or underscore written as a JSON escape: \u005f is "_", \u0061 to \u0076 the letters of the key.
 _ESCAPED = re.compile(rb"\\u00([567][0-9A-Fa-f])")
+# Halves of characters, escaped or as bytes that Python's JSON parser lets pass.
+_SURROGATE = re.compile(rb"\\u[dD][89A-Fa-f]|\xed[\xa0-\xbf]")
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
@@ -33,6 +36,20 @@ def mentions(body: bytes) -> bool:
         if _MARKER in _ESCAPED.sub(lambda found: bytes([int(found.group(1), 16)]), form):
             return True
     return False
+
+
+def is_text(raw: bytes, body: Any) -> bool:
+    """Say whether every string of a parsed JSON body is text: JSON can spell halves of characters, UTF-8 cannot.
+
+    vLLM answers such a string with status 500 where it encodes it.
+    """
+    if _SURROGATE.search(raw) is None and b"\x00" not in raw:
+        return True
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def remove_nested(body: Any, *, keep_top: bool) -> int:

@@ -121,7 +121,10 @@ def run(arguments: Sequence[str]) -> int:
 def _explain(error: Exception) -> int:
     from ..api.faults import InvalidSpec
     from ..local.errors import EnvironmentFault, LocalError
+    from ..local.state import folder_fault
 
+    if isinstance(error, OSError) and (problem := folder_fault(error)) is not None:
+        error = EnvironmentFault(problem)
     if isinstance(error, InvalidSpec):
         for fault in error.faults:
             print(f"error: {fault}", file=sys.stderr)

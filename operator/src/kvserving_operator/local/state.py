@@ -26,6 +26,19 @@ def root() -> Path:
     return (Path(base).expanduser().absolute() if base else Path.home() / ".local" / "state") / "kvserving"
 
 
+def folder_fault(error: OSError) -> str | None:
+    """What to say of an error that concerns the folder of all services or what lies in it; None for other files."""
+    if not isinstance(error.filename, str):
+        return None
+    folder, place = root(), Path(error.filename)
+    if place != folder and folder not in place.parents and place not in folder.parents:
+        return None
+    return (
+        f"the folder of all services, {folder}, cannot be used: {error.strerror}: {place}. Name another one by"
+        " KVSERVING_STATE_DIR"
+    )
+
+
 @dataclass(frozen=True)
 class PodState:
     """One pod as ``status`` shows it. ``memory`` in bytes; ``last_exit`` in words, such as "exit status 1"."""

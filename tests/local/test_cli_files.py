@@ -1,0 +1,51 @@
+"""``kvserving validate`` and ``render``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .machine import Machine
+
+
+def test_validate_reports_every_fault_of_every_file(machine: Machine) -> None:
+    good = machine.file()
+    bad = machine.file(more="  decod: {}\n  transfer: {lease: -1s}", name="bad.yaml")
+    done = machine("validate", good, bad)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{good}: valid"
+    assert any(line.startswith(f"{bad}: spec.decod: ") for line in lines)
+    assert any(line.startswith(f"{bad}: spec.transfer.lease: ") for line in lines)
+    answer = json.loads(machine("validate", "-o", "json", good, bad).stdout)
+    assert [entry["valid"] for entry in answer] == [True, False]
+    assert {fault["path"] for fault in answer[1]["faults"]} >= {"spec.decod", "spec.transfer.lease"}
+
+
+def test_validate_reads_standard_input_and_names_files_that_cannot_be_read(machine: Machine) -> None:
+    done = machine("validate", "-", text=Path(machine.file()).read_text())
+    assert (done.returncode, done.stdout) == (0, "standard input: valid\n")
+    done = machine("validate", "missing.yaml")
+    assert (done.returncode, done.stdout) == (1, "missing.yaml: cannot be read: No such file or directory\n")
+
+
+def test_render_prints_objects_and_nothing_else(machine: Machine) -> None:
+    import yaml
+
+    done = machine("render", machine.file())
+    assert done.returncode == 0
+    objects = list(yaml.safe_load_all(done.stdout))
+    assert {"Deployment", "Service", "ConfigMap"} <= {o["kind"] for o in objects}
+    assert "notice: Secret svc-keys (signing, router-admin) is not printed" in done.stderr
+    assert (
+        "the operator creates it. Without the operator create it yourself: kubectl create secret generic svc-keys -n"
+        " default --from-literal=signing=$(openssl rand -hex 32) --from-literal=router-admin=$(openssl rand -hex 32)"
+    ) in done.stderr
+    listed = json.loads(machine("render", machine.file(), "-o", "json").stdout)
+    assert listed["items"] == objects
+    local = machine("render", machine.file(), "--site", "local")
+    assert "$(KVSERVING_DISCOVERY_FILE)" in local.stdout
+    assert "`kvserving up` creates it" in local.stderr
+    broken = machine("render", machine.file(more="  decod: {}"))
+    assert (broken.returncode, broken.stdout) == (1, "")
+    assert "spec.decod" in broken.stderr

@@ -1,0 +1,86 @@
+"""``kvserving logs`` and ``down`` of what ran before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from kvserving_operator.local.state import ServiceDir
+
+from .machine import Machine
+
+
+@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
+def test_logs_follow_what_is_written(machine: Machine, inherited: signal.Handlers) -> None:
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    log = folder / "svc-decode-0.log"
+    log.write_text("old\n")
+    process = subprocess.Popen(
+        machine.command("logs", "svc", "-f", "--tail", "1"),
+        env=machine.env,
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "old\n"
+        until = time.monotonic() + 20
+        # The reader takes its position after the tail; what is written until then is part of neither.
+        while not any(
+            "inotify" in os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{process.pid}/fd")
+        ):
+            assert time.monotonic() < until
+        with log.open("a") as file:
+            file.write("new\n")
+        assert process.stdout.readline() == "new\n"
+        log.replace(folder / "svc-decode-0.log.1")
+        log.write_text("turned over\n")
+        assert process.stdout.readline() == "turned over\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_logs_that_are_not_there_name_those_that_are(machine: Machine) -> None:
+    assert "there are: none" in machine("logs", "nosuch").stderr
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    for key in ("svc-prefill-0", "svc-decode-0", "svc-decode-1", "supervisor"):
+        (folder / f"{key}.log").write_text(f"line of {key}\n")
+    done = machine("logs", "nosuch")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: no logs of a service nosuch on this machine; there are: svc\n",
+    )
+    done = machine("logs", "svc", "badrole")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "error: svc has no log of badrole; there are: role decode, prefill;"
+        " pod svc-decode-0, svc-decode-1, svc-prefill-0; other supervisor\n",
+    )
+    assert machine("logs", "svc", "supervisor").stdout == "line of supervisor\n"
+    assert "supervisor" in machine("logs", "--help").stdout
+
+
+def test_stopping_what_is_stopped_is_no_error(machine: Machine) -> None:
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    (folder / "svc-decode-0.log").write_text("old\n")
+    done = machine("down", machine.file())
+    assert (done.returncode, done.stdout) == (0, f"svc is stopped already; its logs stay in {folder}\n")
+    lock = ServiceDir("svc", machine.folder / "state").lock()
+    assert lock is not None
+    try:
+        done = machine("down", "svc")
+    finally:
+        os.close(lock)
+    assert done.returncode == 1
+    assert "svc is just being started or stopped by another command" in done.stderr
