@@ -213,7 +213,10 @@ class Relay:
             return web.json_response(listed, status=answer.status)
         if not listed.get("items"):
             self._record(now, 404)
-            return _made(Status(404, message=f'{now.info.resource} "{now.info.name}" not found'))
+            missing = _status_object(Status(404, message=f'{now.info.resource} "{now.info.name}" not found'))
+            # Without a name, a client takes it that there is no such kind.
+            missing["details"] = {"name": now.info.name, "kind": now.info.resource}
+            return web.json_response(missing, status=404)
         kind = listed["kind"].removesuffix("List")
         self._record(now, 200)
         return web.json_response({"kind": kind, "apiVersion": listed["apiVersion"], **listed["items"][0]})

@@ -220,7 +220,11 @@ def test_metadata_and_status_of_a_stored_object_are_read() -> None:
         ("spec.transfer.lease", "0s", "'0s' must be greater than zero, such as 30s, 5m or 1h30m"),
         ("spec.decode.resources.limits", {"cpu": 0.5}, "0.5 is a number with a fraction: write it in quotes"),
         ("spec.router.service.port", 70000, "70000 is too large: at most 65535"),
-        ("spec.model.secretRef", "HF Token", "'HF Token' is not a name of lowercase letters, digits, dots and dashes"),
+        (
+            "spec.model.secretRef",
+            "HF Token",
+            "'HF Token' is not a name of lowercase letters, digits, dashes and single dots",
+        ),
         ("spec.cache.l1", {"size": "1Gi", "roles": []}, "a list has 0 entries: at least 1 must be given"),
         ("spec.engine.args", ["a"] * 65, "a list has more than 64 entries: shorten it"),
         ("spec.model.name", "a" * 1025, "has 1025 characters: at most 1024 are allowed, shorten it"),

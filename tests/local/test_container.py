@@ -14,6 +14,7 @@ from kvserving_operator.local import container, cores, discovery, gpus, pods, pr
 from kvserving_operator.local.addresses import allocate, can_bind, split_host_port
 from kvserving_operator.local.container import Placement
 from kvserving_operator.local.errors import EnvironmentFault, ManifestFault
+from kvserving_operator.local.variables import expand
 
 from .support import deployment
 
@@ -38,7 +39,15 @@ def placement(**changes: Any) -> Placement:
 
 def test_variables_are_expanded_as_in_a_pod() -> None:
     variables = {"A": "1", "B_C": "2"}
-    assert container.expand("$(A) $(B_C) $$(A) $(NOPE) $A $$$(A)", variables) == "1 2 $(A) $(NOPE) $A $1"
+    assert expand("$(A) $(B_C) $$(A) $(NOPE) $A $$$(A)", variables) == "1 2 $(A) $(NOPE) $A $1"
+
+
+def test_an_option_is_read_as_the_process_gets_it() -> None:
+    arguments = ["--served-model-name=first", "--served-model-name=a$$b $(POD_IP)", "--model", "m"]
+    pod = pod_of(args=arguments)
+    assert pod.option("--served-model-name") == "a$b $(POD_IP)"
+    assert pod.option("--model") == "m"
+    assert pod.option("--port") is None
 
 
 def test_fields_secrets_and_config_maps_reach_the_environment_and_the_command() -> None:

@@ -48,7 +48,7 @@ def test_a_running_version_that_cannot_serve_the_object_is_not_kept() -> None:
         ("host:5000/mirror/vllm:0.31.0-cu13", "0.31.0", False),
         ("mirror/vllm:nightly", "0.33.0", True),
         ("host:5000/vllm", "0.33.0", True),
-        ("vllm/vllm-openai:v0.29.1@sha256:00", "0.29.1", False),
+        ("vllm/vllm-openai:v0.29.1@sha256:" + "0" * 64, "0.29.1", False),
     ],
 )
 def test_the_version_of_an_image_is_read_from_its_tag(image: str, version: str, assumed: bool) -> None:

@@ -18,6 +18,7 @@ class Reason(StrEnum):
     NOT_IN_THIS_RELEASE = "NotInThisRelease"
     ROUTER_OPEN = "RouterOpen"
     STORE_NOT_BOUNDED = "StoreNotBounded"
+    MODEL_NOT_MOUNTED = "ModelNotMounted"
     LOADING_MODEL = "LoadingModel"
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     QUOTA_EXCEEDED = "QuotaExceeded"

@@ -31,15 +31,31 @@ ATOMIC: dict[str, Any] = {"x-kubernetes-list-type": "atomic"}
 SET: dict[str, Any] = {"x-kubernetes-list-type": "set"}
 FREE_FORM: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True, "maxProperties": 64}
 
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_HOST = "[A-Za-z0-9][-A-Za-z0-9]*"
+_PORT = "(:[0-9]{1,5})"
+_REPOSITORY = "[a-z0-9]+(([._]|__|-+)[a-z0-9]+)*"
+_KEY = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LINE_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]*$"
+NAME_PATTERN = rf"^{_LABEL}(\.{_LABEL})*$"
+OBJECT_NAME_PATTERN = rf"^[a-z]([-a-z0-9]*[a-z0-9])?(\.{_LABEL})*$"
+NAMESPACE_PATTERN = f"^{_LABEL}$"
+LABEL_KEY_PATTERN = rf"^({_LABEL}(\.{_LABEL})*/)?{_KEY}$"
+RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/{_KEY}$"
+IMAGE_PATTERN = (
+    rf"^((\[[0-9A-Fa-f:.]+\]{_PORT}?|{_HOST}(\.{_HOST})+{_PORT}?|{_HOST}{_PORT})/)?{_REPOSITORY}(/{_REPOSITORY})*"
+    "(:[A-Za-z0-9_][-A-Za-z0-9_.]{0,127})?(@[A-Za-z0-9]+:[0-9A-Fa-f]{32,128})?$"
+)
+
 Int = Annotated[int, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 PositiveInt = Annotated[Int, Field(ge=1, le=100_000)]
-Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
-Text = Annotated[str, Field(min_length=1, max_length=1024)]
+Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
+Text = Annotated[str, Field(min_length=1, max_length=1024, pattern=LINE_PATTERN)]
+Image = Annotated[str, Field(min_length=1, max_length=1024, pattern=IMAGE_PATTERN)]
 ClassName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-QualifiedName = Annotated[
-    str, Field(min_length=1, max_length=253, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$")
-]
+LabelKey = Annotated[str, Field(min_length=1, max_length=317, pattern=LABEL_KEY_PATTERN)]
+ResourceName = Annotated[str, Field(min_length=1, max_length=253, pattern=RESOURCE_PATTERN)]
 BlockSize = Annotated[
     int | Literal["auto"],
     BeforeValidator(_block_size),
@@ -70,10 +86,14 @@ class EnvVar(Section):
 Env = Annotated[tuple[EnvVar, ...], Field(max_length=64, json_schema_extra=keyed_list("name"))]
 
 PATTERN_WORDS: dict[str, str] = {
-    r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$": "a name of lowercase letters, digits, dots and dashes",
-    r"^[a-z]([-a-z0-9.]*[a-z0-9])?$": "a name of lowercase letters, digits, dots and dashes that starts with a letter",
+    LINE_PATTERN: "one line of text without control characters",
+    NAME_PATTERN: "a name of lowercase letters, digits, dashes and single dots",
+    OBJECT_NAME_PATTERN: "a name of lowercase letters, digits, dashes and single dots that starts with a letter",
+    NAMESPACE_PATTERN: "a namespace: lowercase letters, digits and dashes",
+    IMAGE_PATTERN: "an image reference such as vllm/vllm-openai:v0.33.0 (repository in lowercase, no spaces)",
     r"^[A-Za-z_][A-Za-z0-9_]*$": "an identifier of letters, digits and underscores",
-    r"^[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$": "a qualified name such as example.com/name",
+    LABEL_KEY_PATTERN: "the key of a label such as topology.kubernetes.io/zone",
+    RESOURCE_PATTERN: "an extended resource such as rdma/hca",
     r"^[0-9]+\.[0-9]+\.[0-9]+$": "a version of three numbers such as 0.33.0",
     r"^(0|[1-9][0-9]*)$": 'a whole number in quotes such as "0"',
 }

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import ClassName, Flag, Int, Name, QualifiedName, Roles, Section, keyed_list
+from .base import LINE_PATTERN, ClassName, Flag, Int, Name, ResourceName, Roles, Section, keyed_list
 from .types import Duration, Percentage, Quantity, QuantityOrZero
 
-Url = Annotated[str, Field(min_length=1, max_length=512)]
+Url = Annotated[str, Field(min_length=1, max_length=512, pattern=LINE_PATTERN)]
 
 
 class Rdma(Section):
@@ -18,7 +18,7 @@ class Rdma(Section):
     mode: Literal["auto", "required", "disabled"] = Field(
         default="auto", description="required refuses to run without RDMA; disabled never uses it."
     )
-    resource: QualifiedName | None = Field(
+    resource: ResourceName | None = Field(
         default=None, description="Extended resource of the device plugin, such as rdma/hca."
     )
     claim_template: Name | None = Field(default=None, description="ResourceClaimTemplate that brings the device.")
@@ -78,11 +78,11 @@ class L2(Section):
     storage_class: Name | None = Field(default=None, description="Storage class of the volume that filesystem claims.")
     url: Url | None = Field(default=None, description="Address of a store that the operator does not manage.")
     endpoint: Url | None = Field(default=None, description="Endpoint of an S3-compatible service.")
-    region: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
+    region: Annotated[str, Field(min_length=1, max_length=64, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Region of the bucket."
     )
     secret_ref: Name | None = Field(default=None, description="Secret with the credentials of the store.")
-    tenant: Annotated[str, Field(min_length=1, max_length=128)] | None = Field(
+    tenant: Annotated[str, Field(min_length=1, max_length=128, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Keeps the objects of tenants apart in one store."
     )
     load_timeout: Duration = Field(default=Duration("30s"), description="A load that takes longer counts as a miss.")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .base import ATOMIC, FREE_FORM, Flag, Int, Name, QualifiedName, Section, Text
+from .base import ATOMIC, FREE_FORM, Flag, Image, Int, LabelKey, Name, Section
 from .types import Duration
 
 
@@ -35,7 +35,7 @@ class Router(Section):
     """The router in front of both roles."""
 
     type: Literal["smg", "vllm-router", "external", "none"] = Field(default="smg", description="Which router.")
-    image: Text | None = Field(default=None, description="Router image. Default: the tested image of the type.")
+    image: Image | None = Field(default=None, description="Router image. Default: the tested image of the type.")
     replicas: Annotated[Int, Field(ge=1, le=100)] = Field(default=2, description="Router pods.")
     policy: Literal["cacheAware", "powerOfTwo", "roundRobin"] = Field(
         default="cacheAware", description="How a prefill engine is chosen."
@@ -72,7 +72,7 @@ class Rollout(Section):
 class Colocate(Section):
     """Keep engines that transfer close to each other."""
 
-    topology_key: QualifiedName = Field(description="Node label that names the domain.")
+    topology_key: LabelKey = Field(description="Node label that names the domain.")
     mode: Literal["preferred", "required"] = Field(default="preferred", description="Whether pods may run elsewhere.")
 
 

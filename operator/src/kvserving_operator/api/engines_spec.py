@@ -6,7 +6,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .base import FREE_FORM, Args, BlockSize, Env, Flag, Int, Name, PositiveInt, Section, Text, keyed_list
+from .base import (
+    FREE_FORM,
+    LINE_PATTERN,
+    Args,
+    BlockSize,
+    Env,
+    Flag,
+    Image,
+    Int,
+    Name,
+    PositiveInt,
+    Section,
+    Text,
+    keyed_list,
+)
 from .types import Duration, Quantity, Ratio, ResourceQuantity
 
 
@@ -23,7 +37,7 @@ class ModelCache(Section):
 class LoraAdapter(Section):
     """A LoRA adapter served beside the model."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253)] = Field(
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=LINE_PATTERN)] = Field(
         description="Model name under which requests select the adapter."
     )
     uri: Text = Field(description="Where the adapter comes from, with the same schemes as model.uri.")
@@ -68,7 +82,7 @@ class KVSettings(Section):
     """Settings of the KV cache that both roles share."""
 
     block_size: BlockSize = Field(default="auto", description="Tokens per block, or auto.")
-    dtype: Annotated[str, Field(min_length=1, max_length=32)] = Field(
+    dtype: Annotated[str, Field(min_length=1, max_length=32, pattern=LINE_PATTERN)] = Field(
         default="auto", description="Data type of the KV cache."
     )
     hybrid: Literal["auto", "enabled", "disabled"] = Field(
@@ -85,7 +99,7 @@ class Engine(Section):
     version: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] | None = Field(
         default=None, description="vLLM version. Default: newest tested version that supports the object."
     )
-    image: Text | None = Field(default=None, description="Engine image. Default: the stock vLLM image of the version.")
+    image: Image | None = Field(default=None, description="Engine image. Default: the stock vLLM image of the version.")
     device: Literal["gpu", "cpu"] = Field(default="gpu", description="Device that the engines run on.")
     connector: Literal["inject", "baked"] = Field(
         default="inject",
@@ -104,7 +118,7 @@ class Autoscaling(Section):
     metric: Literal["auto", "queue", "ttft", "itl", "kvUsage", "custom"] = Field(
         default="auto", description="What is measured."
     )
-    metric_name: Annotated[str, Field(min_length=1, max_length=253)] | None = Field(
+    metric_name: Annotated[str, Field(min_length=1, max_length=253, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Name of the metric where metric is custom."
     )
     target: Annotated[Int, Field(ge=1, le=1_000_000_000)] | None = Field(

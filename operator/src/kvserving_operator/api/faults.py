@@ -10,16 +10,26 @@ if TYPE_CHECKING:
     from .v1alpha1 import KVServing
 
 
+def printable(text: str) -> str:
+    """Return ``text`` with what a terminal would obey or not show (control characters, line ends) as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in text)
+
+
 @dataclass(frozen=True)
 class Fault:
-    """One fault: the field's path, what is wrong and the way out, and the value where it may be shown."""
+    """One fault: the field's path, what is wrong and the way out, and the value where it may be shown.
+
+    Its text is one line without control characters, whatever path and message hold.
+    """
 
     path: str
     message: str
     value: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}" if self.path else self.message
+        return printable(f"{self.path}: {self.message}" if self.path else self.message)
 
 
 class InvalidSpec(Exception):

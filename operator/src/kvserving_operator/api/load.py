@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from . import rules
-from .faults import Fault, InvalidSpec
+from .faults import Fault, InvalidSpec, printable
 from .fields import unknown
 from .parse import MAX_BYTES, parse, plain
 from .v1alpha1 import API_VERSION, GROUP, KIND, KVServing
@@ -60,10 +60,10 @@ def inspect_file(path: Path, *, strict: bool = True) -> Reading:
         base_dir = path.absolute().parent
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        return Reading(None, (Fault("", f"{path}: line {line}: not UTF-8 text"),))
+        return Reading(None, (Fault("", f"{printable(str(path))}: line {line}: not UTF-8 text"),))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
-        return Reading(None, (Fault("", f"{path}: cannot be read: {reason or 'not a usable path'}"),))
+        return Reading(None, (Fault("", f"{printable(str(path))}: cannot be read: {reason or 'not a usable path'}"),))
     return inspect(text, strict=strict, base_dir=base_dir)
 
 

@@ -28,6 +28,9 @@ _UNREADABLE = (
     ValueError,
 )
 _INT64 = range(-(2**63), 2**63)
+# Tools keep what they like in these; nothing of it gets into a plan.
+_FOREIGN = ("metadata.annotations", "metadata.managedFields", "status")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -98,7 +101,8 @@ def _documents(text: str) -> list[Any]:
 def plain(value: Any) -> tuple[Any, tuple[Fault, ...]]:
     """Return ``value`` as JSON values without nulls in maps, and a fault for every part that is none.
 
-    Parts with a fault are replaced by None. The result is a copy of bounded depth and size.
+    A text with control characters other than tabs and line ends is a fault as well. Parts with
+    a fault are replaced by None. The result is a copy of bounded depth and size.
     """
     faults: list[Fault] = []
     budget = MAX_VALUES
@@ -115,12 +119,14 @@ def plain(value: Any) -> tuple[Any, tuple[Fault, ...]]:
                     faults.append(Fault(path, f"field name {str(key)[:60]} is not text: put it in quotes"))
                 elif not _is_text(key):
                     faults.append(Fault(path, "a field name is not valid Unicode"))
+                elif found := _control(key, path):
+                    faults.append(Fault(path, f"a field name {found}"))
                 elif member is not None:
                     result[key] = visit(member, join(path, key), depth + 1)
             return result
         if isinstance(item, (list, tuple)):
             return [visit(member, f"{path}[{i}]", depth + 1) for i, member in enumerate(item)]
-        problem = _problem(item)
+        problem = _problem(item) or _control(item, path)
         if problem:
             faults.append(Fault(path, problem))
             return None
@@ -147,6 +153,13 @@ def _problem(item: Any) -> str | None:
     if isinstance(item, float):
         return None if math.isfinite(item) else "is not a finite number"
     return f"is a {type(item).__name__}, which JSON does not know: put the value in quotes"
+
+
+def _control(item: Any, path: str) -> str | None:
+    found = _CONTROL.search(item) if isinstance(item, str) else None
+    if found is None or path.startswith(_FOREIGN):
+        return None
+    return f"holds the control character U+{ord(found.group()):04X}: remove it"
 
 
 def _is_text(item: str) -> bool:

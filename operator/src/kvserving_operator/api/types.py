@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema, core_schema
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SECONDS = {"h": 3600, "m": 60, "s": 1}
+_MOST_BYTES = 2**63 - 1
 SHOWN = 60
 
 
@@ -82,6 +83,8 @@ class Quantity(_Scalar):
         super().check(value)
         if cls.least > 0 and _amount(value) == 0:
             raise ValueError(f"{value!r} must be greater than zero")
+        if _amount(value) > _MOST_BYTES:
+            raise ValueError(f"{quoted(value)} is 8Ei or more, beyond what Kubernetes counts: choose a smaller one")
         return value
 
     @property
@@ -110,15 +113,20 @@ class ResourceQuantity(Quantity):
 
 
 class Duration(_Scalar):
-    """A duration such as ``90s`` or ``1h30m``; ``seconds`` is its value."""
+    """A duration such as ``90s`` or ``1h30m``; ``seconds`` is its value.
 
-    pattern = r"([0-9]{1,6}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?"
+    The form bounds it: sums of a few durations fit the 32 bits that Kubernetes has for seconds.
+    """
+
+    pattern = r"([0-9]{1,4}h)?([0-9]{1,6}m)?([0-9]{1,6}s)?"
     expected = "a duration such as 30s, 5m or 1h30m"
-    longest = 21
+    longest = 19
 
     @classmethod
     def check(cls, value: str) -> str:
         """As for every scalar; a duration is also greater than zero."""
+        if re.fullmatch(r"([0-9]+[hms]){1,3}", value, re.ASCII) and re.search(r"[0-9]{5}h|[0-9]{7}", value):
+            raise ValueError(f"{quoted(value)} is too long: at most 9999h, 999999m or 999999s")
         super().check(value)
         if not value or _seconds(value) == 0:
             raise ValueError(f"{value!r} must be greater than zero, such as 30s, 5m or 1h30m")

@@ -11,7 +11,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import Args, Env, EnvVar, Name, PositiveInt, RoleName, Roles, Section, Text
+from .base import (
+    NAMESPACE_PATTERN,
+    OBJECT_NAME_PATTERN,
+    Args,
+    Env,
+    EnvVar,
+    Name,
+    PositiveInt,
+    RoleName,
+    Roles,
+    Section,
+    Text,
+)
 from .data_spec import L1, L2, Cache, ConnectorWeight, Kvcached, Rdma, Transfer, Verify
 from .delivery_spec import (
     Colocate,
@@ -129,8 +141,8 @@ class KVServingSpec(Section):
 class Metadata(Section):
     """The part of an object's metadata that the plan uses."""
 
-    name: Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, pattern=r"^[a-z]([-a-z0-9.]*[a-z0-9])?$")]
-    namespace: Annotated[str, Field(min_length=1, max_length=63)] = "default"
+    name: Annotated[str, Field(min_length=1, max_length=NAME_LENGTH, pattern=OBJECT_NAME_PATTERN)]
+    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=NAMESPACE_PATTERN)] = "default"
     uid: str | None = None
     generation: int | None = None
 

@@ -31,12 +31,7 @@ def lines(file: str, faults: Iterable[Fault]) -> tuple[str, ...]:
     """One line per fault: the file, the field where there is one, and what is wrong."""
     name = shown(file)
     return tuple(
-        f"{name}: {fault}"
-        if fault.path
-        else fault.message
-        if fault.message.startswith(name)
-        else f"{name}: {fault.message}"
-        for fault in faults
+        str(fault) if not fault.path and fault.message.startswith(name) else f"{name}: {fault}" for fault in faults
     )
 
 

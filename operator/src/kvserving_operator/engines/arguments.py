@@ -27,13 +27,23 @@ SHORT = {
     "-dpe": "--data-parallel-external-lb",
     "-dpm": "--data-parallel-multi-port-external-lb",
     "-dcp": "--decode-context-parallel-size",
+    "-pcp": "--prefill-context-parallel-size",
     "-ep": "--enable-expert-parallel",
     "-q": "--quantization",
     "-ac": "--attention-config",
+    "-asc": "--api-server-count",
     "-sc": "--speculative-config",
+    "-cc": "--compilation-config",
+    "-dc": "--diffusion-config",
+    "-O": "--optimization-level",
     "-n": "--nnodes",
     "-r": "--node-rank",
 }
+
+_SHORT_FORM = re.compile(rf"({'|'.join(sorted(SHORT, key=len, reverse=True))})([=. ]|$)")
+# A value may follow the one-letter forms at once.
+_ATTACHED = re.compile(r"-(O[0-9]|[qnr][a-z0-9_]+)$")
+_ONE_DASH = re.compile(r"-[A-Za-z][-A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ def parse(args: Sequence[str]) -> tuple[Flag, ...]:
         index += 1
         if not _is_flag(word):
             continue
-        key, equals, joined = word.partition("=")
+        key, equals, joined = (word[:2], "=", word[2:]) if _ATTACHED.match(word) else word.partition("=")
         values = [joined] if equals else []
         while not equals and index < len(args) and not _is_flag(args[index]):
             values.append(args[index])
@@ -86,6 +96,35 @@ def parse(args: Sequence[str]) -> tuple[Flag, ...]:
         name, sub = _normal(key)
         flags.append(Flag(name, sub, tuple(values), start, index))
     return tuple(flags)
+
+
+def stray(args: Sequence[str]) -> tuple[tuple[int, str], ...]:
+    """Arguments that are neither flag nor value: the position of each, what is wrong and the way out.
+
+    vLLM takes some of them for the name of a model, which it then ignores. The words never
+    hold the argument itself, which may be a secret, except for the name of a flag.
+    """
+    found: list[tuple[int, str]] = []
+    takes_values = False
+    for index, word in enumerate(args):
+        if _is_flag(word):
+            name, space, _ = word.partition("=")[0].partition(" ")
+            if space:
+                found.append(
+                    (index, f"holds {name} and its value in one argument: write {name}=value, or two arguments")
+                )
+            takes_values = "=" not in word and not space and not _ATTACHED.match(word)
+        elif word == "--":
+            found.append((index, "-- ends the flags, and vLLM ignores what follows: remove it"))
+            takes_values = True
+        elif one_dash := _ONE_DASH.match(word):
+            found.append((index, f"{one_dash.group()} is no flag of vLLM: whole names have two dashes, --like-this"))
+            takes_values = True
+        elif not word.strip():
+            found.append((index, "is blank: remove it"))
+        elif not takes_values:
+            found.append((index, "is a value without a flag before it, which vLLM ignores: write --flag=value"))
+    return tuple(found)
 
 
 def find(args: Sequence[str], name: str) -> tuple[Flag, ...]:
@@ -127,11 +166,11 @@ def without(args: Sequence[str], name: str) -> tuple[str, ...]:
 
 
 def _is_flag(word: str) -> bool:
-    return (word.startswith("--") and len(word) > 2) or word.split("=", 1)[0] in SHORT
+    return (word.startswith("--") and len(word) > 2) or bool(_SHORT_FORM.match(word) or _ATTACHED.match(word))
 
 
 def _normal(key: str) -> tuple[str, str | None]:
-    if key in SHORT:
-        return SHORT[key], None
     head, dot, sub = key.partition(".")
+    if head in SHORT:
+        return SHORT[head], sub if dot else None
     return "--" + re.sub("_", "-", head[2:]), sub if dot else None

@@ -10,6 +10,7 @@ from typing import Any
 
 from .errors import ManifestFault
 from .pods import LocalPod
+from .variables import expand
 from .volumes import rewrite
 
 BIND_ADDRESS = "KVSERVING_BIND_ADDRESS"
@@ -73,17 +74,6 @@ def process_spec(pod: LocalPod, place: Placement, inherited: Mapping[str, str] |
 def with_interpreter(argv: list[str], interpreter: str) -> list[str]:
     """Replace a leading ``python3`` by the interpreter of the environment that has the packages."""
     return [interpreter, *argv[1:]] if argv[0] in _PYTHON else argv
-
-
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Expand ``$(NAME)`` as Kubernetes does: ``$$`` is a dollar sign, unknown names stay as they are."""
-
-    def replace(match: re.Match[str]) -> str:
-        if match.group(0) == "$$":
-            return "$"
-        return variables.get(match.group(1), match.group(0))
-
-    return re.sub(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)", replace, text)
 
 
 def listen_at(argv: list[str], host: str, port: int) -> list[str]:

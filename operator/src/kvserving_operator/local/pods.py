@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import ManifestFault
+from .variables import expand
 
 Manifest = Mapping[str, Any]
 
@@ -74,7 +75,10 @@ class LocalPod:
         return frozenset(str(entry["name"]) for entry in self.container.get("env") or ())
 
     def option(self, flag: str) -> str | None:
-        """Value of ``--flag`` among the arguments, the last one where it stands twice."""
+        """Value of ``--flag`` among the arguments, the last one where it stands twice.
+
+        ``$$`` is a dollar sign; references to variables stay as they are.
+        """
         arguments = [str(a) for a in self.container.get("args") or ()]
         value = None
         for index, argument in enumerate(arguments):
@@ -82,7 +86,7 @@ class LocalPod:
                 value = argument.partition("=")[2]
             elif argument == flag and index + 1 < len(arguments):
                 value = arguments[index + 1]
-        return value
+        return value if value is None else expand(value, {})
 
 
 def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tuple[list[LocalPod], list[str]]:

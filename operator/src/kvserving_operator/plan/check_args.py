@@ -1,7 +1,8 @@
 """Checks of what users add to the engines' command line, beyond the rules that ``api.owned`` makes.
 
 Rules see one argument at a time, whole. Found here: beginnings that vLLM takes for a flag,
-keys inside a value that the engine's version does not know, speculation on one role, ports.
+keys inside a value that the engine's version does not know, words that are no flags, speculation
+on one role, ports.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ def faults(ctx: Context) -> Iterator[Fault]:
     """Faults in ``args`` of the engine and of each role."""
     for section, args in _places(ctx):
         yield from _flags(ctx, section, args)
+        for index, problem in arguments.stray(args):
+            if not any(flag.matches(args[index]) for flag in owned.FLAGS):
+                yield Fault(f"spec.{section}.args[{index}]", problem)
     yield from _port(ctx)
     if ctx.spec.prefill is not None:
         yield from _one_sided(ctx)

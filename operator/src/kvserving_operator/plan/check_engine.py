@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..api.faults import Fault
+from ..api.parse import join
 from ..engines import catalog
-from . import sources
 from .context import Context
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -47,34 +47,27 @@ def _version(ctx: Context) -> Iterator[Fault]:
 
 
 def _model(ctx: Context) -> Iterator[Fault]:
-    model = ctx.spec.model
-    addresses = [("spec.model.uri", model.uri)]
-    addresses += [(f"spec.model.loras[{index}].uri", lora.uri) for index, lora in enumerate(model.loras)]
-    for path, uri in addresses:
-        scheme, found, rest = uri.partition("://")
-        if not found or scheme not in sources.SCHEMES or not rest.strip("/"):
-            forms = "hf://owner/name, pvc://claim/path, s3://bucket/path or file:///path"
-            yield Fault(path, f"{uri!r} is not {forms}", uri)
-        elif scheme == "s3" and path != "spec.model.uri":
-            yield Fault(path, f"{uri!r}: vLLM loads no adapters from a bucket; use hf:// or pvc://", uri)
-        elif scheme == "file" and not rest.startswith("/"):
-            yield Fault(path, f"{uri!r} names no absolute path: write file:///path", uri)
+    for index, lora in enumerate(ctx.spec.model.loras):
+        # A rule refuses addresses with credentials, which must not be shown.
+        if lora.uri.startswith("s3://") and "@" not in lora.uri:
+            message = f"{lora.uri!r}: vLLM loads no adapters from a bucket; use hf:// or pvc://"
+            yield Fault(f"spec.model.loras[{index}].uri", message, lora.uri)
 
 
 def _parallelism(ctx: Context) -> Iterator[Fault]:
     for role in ctx.roles:
         section = ctx.role(role)
+        parallel = section.parallelism
+        devices = parallel.tensor * parallel.pipeline * parallel.data
         if section.nodes > 1:
             message = f"{section.nodes}: engines that span nodes are not supported by this release; use 1"
             yield Fault(f"spec.{role}.nodes", message, str(section.nodes))
-        parallel = section.parallelism
-        devices = parallel.tensor * parallel.pipeline * parallel.data
         limit = section.resources.limits.get("nvidia.com/gpu")
         if ctx.cpu and limit is not None:
             message = "names GPUs, but spec.engine.device is cpu: remove it or change the device"
             yield Fault(f"spec.{role}.resources.limits", message, str(limit))
-        elif limit is not None and limit.bytes != devices:
-            path = f"spec.{role}.resources.limits[nvidia.com/gpu]"
+        elif limit is not None and limit.value == limit.value.to_integral_value() and limit.value != devices:
+            path = join(f"spec.{role}.resources.limits", "nvidia.com/gpu")
             yield Fault(path, f"{limit} differs from spec.{role}.parallelism, which needs {devices}", str(limit))
     if ctx.spec.prefill is not None:
         yield from _replicated_heads(ctx, ctx.spec.prefill.parallelism.tensor, ctx.spec.decode.parallelism.tensor)
@@ -95,7 +88,7 @@ def _replicated_heads(ctx: Context, prefill: int, decode: int) -> Iterator[Fault
 
 
 def _replicas(ctx: Context) -> Iterator[Fault]:
-    """Replicas that follow from defaults; rules see only those that are written."""
+    """Replicas that follow from defaults; rules see only those that are written, and bounds that exclude each other."""
     prefill, decode = ctx.spec.prefill, ctx.spec.decode
     if prefill is None or prefill.autoscaling is not None or decode.autoscaling is not None:
         return
@@ -108,6 +101,10 @@ def _ratio(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:
     ratio = ctx.spec.ratio
     if ratio is None or not prefill or not decode:
         return
+    if ratio.min is not None and ratio.max is not None:
+        (low, low_decode), (high, high_decode) = ratio.min.terms, ratio.max.terms
+        if low * high_decode > high * low_decode:
+            return
     if ratio.min is not None and prefill * ratio.min.terms[1] < decode * ratio.min.terms[0]:
         yield Fault("spec.ratio.min", f"{ratio.min} is above the replicas {prefill}:{decode}", str(ratio.min))
     if ratio.max is not None and prefill * ratio.max.terms[1] > decode * ratio.max.terms[0]:

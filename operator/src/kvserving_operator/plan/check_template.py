@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..api.faults import Fault
 from ..api.types import Quantity
 from ..api.v1alpha1 import RoleName
 from ..memory import host_memory, size
-from . import engine, labels, sources, storage, template
+from . import check_pod, engine, labels, roles, sources, storage, template
 from .context import Context
 
 _POD = {
@@ -31,6 +32,7 @@ _ENGINE = {
     "envFrom": "name each variable in env of the role, so that it can be checked",
 }
 _VOLUMES = frozenset({"keys", "connector", "home", "shm", "model-cache", "l2", "mooncake"})
+_CLAIM = re.compile(r"claim-[0-9]+")
 _SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
 
 
@@ -39,7 +41,9 @@ def faults(ctx: Context) -> Iterator[Fault]:
     for role in ctx.roles:
         user = ctx.role(role).template
         if user is not None:
-            yield from _template(ctx, role, user, f"spec.{role}.template")
+            path = f"spec.{role}.template"
+            found = [*_template(ctx, role, user, path)]
+            yield from found or _merged(ctx, role, path)
 
 
 def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) -> Iterator[Fault]:
@@ -57,10 +61,30 @@ def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) 
         if container.get("name") == "connector":
             yield Fault(f"{path}.spec.initContainers", "the name connector is the operator's: choose another")
     for volume in template.listed(spec, "volumes"):
-        if volume.get("name") in _VOLUMES:
-            name = str(volume["name"])
+        name = str(volume.get("name"))
+        if name in _VOLUMES or _CLAIM.fullmatch(name):
             yield Fault(f"{path}.spec.volumes", f"the name {name} is the operator's: choose another", name)
+    for claim in template.listed(spec, "resourceClaims"):
+        if claim.get("name") == "rdma" and engine.uses_rdma(ctx):
+            yield Fault(f"{path}.spec.resourceClaims", "the name rdma is the operator's: choose another", "rdma")
     yield from _shm(ctx, role, user, path)
+    yield from check_pod.faults(user, path)
+
+
+def _merged(ctx: Context, role: RoleName, path: str) -> Iterator[Fault]:
+    """Faults that show only beside what the operator renders; the template itself must be sound."""
+    spec = roles.pod_template(ctx, role)["spec"]
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    names = [container["name"] for container in containers]
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield Fault(f"{path}.spec.containers", f"the name {name} is the operator's: choose another", name)
+    for container in containers:
+        for mount in template.listed(container, "volumeMounts"):
+            name = str(mount.get("name"))
+            if name not in volumes:
+                message = f"{name[:60]} is mounted, but no volume has this name: add it to {path}.spec.volumes"
+                yield Fault(f"{path}.spec.containers[{container['name']}].volumeMounts", message, name[:60])
 
 
 def _shape(user: Mapping[str, Any], path: str) -> Iterator[Fault]:
@@ -97,12 +121,16 @@ def _engine(spec: Mapping[str, Any], path: str) -> Iterator[Fault]:
         found = (v for v in owned.VARIABLES if v.matches(name, value if isinstance(value, str) else None))
         for variables in found:
             yield Fault(f"{path}.env[{index}]", f"{name} {variables.why}", name)
-    reserved = (engine.KEYS_PATH, engine.CONNECTOR_PATH, engine.HOME_PATH, storage.L2_PATH, sources.CACHE_PATH)
+    reserved = (
+        *(engine.KEYS_PATH, engine.CONNECTOR_PATH, engine.HOME_PATH),
+        *(storage.L2_PATH, storage.MOONCAKE_PATH, sources.CACHE_PATH, sources.CLAIM_ROOT),
+    )
     for mount in template.listed(container, "volumeMounts"):
         mounted = str(mount.get("mountPath", "")).rstrip("/")
-        if any(mounted == place or place.startswith(f"{mounted}/") for place in reserved):
+        hides = any(mounted == place or place.startswith(f"{mounted}/") for place in reserved)
+        if hides or mounted.startswith(f"{sources.CLAIM_ROOT}/"):
             yield Fault(f"{path}.volumeMounts", f"{mounted or '/'} would hide what the operator mounts", mounted)
-        elif mount.get("name") in _VOLUMES:
+        elif mount.get("name") in _VOLUMES or _CLAIM.fullmatch(str(mount.get("name"))):
             message = f"{mount['name']} is the operator's volume: a second mount of it is not allowed"
             yield Fault(f"{path}.volumeMounts", message, str(mount["name"]))
     for key in ("env", "volumeMounts"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..api.faults import Fault
-from . import check_args, check_cache, check_engine, check_template
+from . import check_args, check_cache, check_engine, check_env, check_gateway, check_resources, check_template
 from .context import Context
 
 
@@ -12,7 +12,10 @@ def faults(ctx: Context) -> tuple[Fault, ...]:
     found = (
         *check_engine.faults(ctx),
         *check_args.faults(ctx),
+        *check_env.faults(ctx),
+        *check_resources.faults(ctx),
         *check_cache.faults(ctx),
+        *check_gateway.faults(ctx),
         *check_template.faults(ctx),
     )
     return tuple(dict.fromkeys(found))

@@ -10,6 +10,7 @@ from ..engines import arguments
 from ..memory import host_memory, quantity
 from . import ports, sources, storage
 from .context import Context
+from .objects import literal
 
 CONNECTOR_PATH = "/opt/kvserving"
 KEYS_PATH = "/etc/kvserving/keys"
@@ -67,14 +68,16 @@ def engine_args(ctx: Context, role: RoleName) -> list[str]:
         args.append("--enable-expert-parallel")
     if profile.block_size is not None:
         args.append(f"--block-size={profile.block_size}")
-    args += [f"--kv-cache-dtype={profile.kv_dtype}", f"--prefix-caching-hash-algo={profile.hash_algorithm}"]
+    args += [f"--kv-cache-dtype={literal(profile.kv_dtype)}", f"--prefix-caching-hash-algo={profile.hash_algorithm}"]
     if profile.hybrid != "auto":
         switch = "--no-disable-" if profile.hybrid == "enabled" else "--disable-"
         args.append(f"{switch}hybrid-kv-cache-manager")
     config = transfer_config(ctx.spec, ctx.build, role, storage.tier_config(ctx))
     if config is not None:
-        args.append(f"--kv-transfer-config={render(config)}")
+        args.append(f"--kv-transfer-config={literal(render(config))}")
     args += ["--middleware=kvserving_connector.guard.Guard", f"--shutdown-timeout={section.drain_timeout.seconds}"]
+    # Probes and scrapes come every few seconds; among them nobody finds the line that matters. vLLM 0.16 and newer.
+    args.append("--disable-access-log-for-endpoints=/health,/metrics")
     return [*args, *arguments.without((*ctx.spec.engine.args, *section.args), "--port")]
 
 

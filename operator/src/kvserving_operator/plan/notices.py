@@ -5,13 +5,14 @@ from __future__ import annotations
 from ..connectors import l2_type, roles_with_l1, roles_with_l2
 from ..engines import catalog
 from ..reasons import Reason
+from . import template
 from .context import Context
 from .types import Notice
 
 
 def notices(ctx: Context) -> tuple[Notice, ...]:
     """Every notice of a plan, in a fixed order."""
-    return (*_engine(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_later(ctx))
+    return (*_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_later(ctx))
 
 
 def _engine(ctx: Context) -> list[Notice]:
@@ -30,6 +31,27 @@ def _engine(ctx: Context) -> list[Notice]:
     if ctx.spec.kvcached.enabled:
         message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
         found.append(Notice(Reason.EXPERIMENTAL, "spec.kvcached.enabled", message))
+    return found
+
+
+def _files(ctx: Context) -> list[Notice]:
+    """Files of the machine where the object was written: a cluster's pods have them by a mount or image only."""
+    model, found = ctx.spec.model, []
+    if ctx.site.local:
+        return []
+    addresses = [("spec.model.uri", model.uri)]
+    addresses += [(f"spec.model.loras[{index}].uri", lora.uri) for index, lora in enumerate(model.loras)]
+    for path, uri in addresses:
+        file = uri.removeprefix("file://")
+        if file == uri:
+            continue
+        without = [role for role in ctx.roles if not template.holds_path(ctx.role(role).template, file)]
+        if without:
+            message = (
+                f"{uri} is a path inside the {' and '.join(without)} engines, and no volume is mounted there: unless "
+                "spec.engine.image holds it, put it on a claim and use pvc://claim/path, or use hf:// or s3://."
+            )
+            found.append(Notice(Reason.MODEL_NOT_MOUNTED, path, message))
     return found
 
 

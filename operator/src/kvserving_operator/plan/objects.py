@@ -8,6 +8,11 @@ from . import labels
 from .context import Context
 
 
+def literal(text: str) -> str:
+    """``text`` as an argument that reaches the process unchanged: Kubernetes expands ``$(NAME)`` and ``$$``."""
+    return text.replace("$", "$$")
+
+
 def manifest(
     ctx: Context,
     api_version: str,

@@ -12,7 +12,7 @@ from typing import Any
 from . import labels, ports, roles
 from .context import Context
 from .engine import KEYS_PATH
-from .objects import manifest
+from .objects import literal, manifest
 from .security import USER_ID, pod_context, sealed_container
 
 IMAGES = {"smg": "lightseekorg/smg:1.13.0", "vllm-router": "vllm/vllm-router:v0.1.17"}
@@ -67,7 +67,7 @@ def _smg(ctx: Context) -> list[str]:
     if ctx.disaggregated:
         args.append("--pd-disaggregation")
     if ctx.site.local:
-        path = ctx.site.discovery_file or "$(KVSERVING_DISCOVERY_FILE)"
+        path = literal(ctx.site.discovery_file) if ctx.site.discovery_file else "$(KVSERVING_DISCOVERY_FILE)"
         args += ["--discovery-provider", "file", "--discovery-file", path]
     else:
         args += _kubernetes_discovery(ctx)

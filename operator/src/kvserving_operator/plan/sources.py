@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .context import Context
-from .objects import claim, secret_env
+from .objects import claim, literal, secret_env
 
-SCHEMES = ("hf", "pvc", "s3", "file")
 CACHE_PATH = "/var/cache/kvserving/model"
 CLAIM_ROOT = "/var/lib/kvserving/claims"
 
@@ -32,17 +31,21 @@ def source(uri: str) -> Source:
     return Source(uri if scheme == "s3" else rest)
 
 
+def _reference(uri: str) -> str:
+    return literal(source(uri).reference)
+
+
 def model_args(ctx: Context) -> list[str]:
     """Arguments that name the model, its revision and its adapters."""
     model = ctx.spec.model
-    args = [f"--model={source(model.uri).reference}", f"--served-model-name={ctx.served_name}"]
+    args = [f"--model={_reference(model.uri)}", f"--served-model-name={literal(ctx.served_name)}"]
     if model.revision is not None:
-        args.append(f"--revision={model.revision}")
+        args.append(f"--revision={literal(model.revision)}")
     if model.uri.startswith("s3://"):
         args.append("--load-format=runai_streamer")
     if model.loras:
         args += ["--enable-lora", f"--max-loras={len(model.loras)}", "--lora-modules"]
-        args += [f"{lora.name}={source(lora.uri).reference}" for lora in model.loras]
+        args += [f"{literal(lora.name)}={_reference(lora.uri)}" for lora in model.loras]
     return args
 
 

@@ -2,6 +2,7 @@
 
 As a strategic merge does: maps merge key by key, containers, volumes, environment, mounts
 and ports by their key, other lists are replaced (tolerations appended). A null counts as absent.
+Of fields of which a pod may have one only, such as the kinds of a probe, the user's replaces ours.
 """
 
 from __future__ import annotations
@@ -20,12 +21,22 @@ _KEYS = {
     "resourceClaims": "name",
     "claims": "name",
 }
+HANDLERS = frozenset({"exec", "httpGet", "tcpSocket", "grpc", "sleep"})
+ENV_SOURCES = frozenset({"secretKeyRef", "configMapKeyRef", "fieldRef", "resourceFieldRef"})
+_ALTERNATIVES = (
+    HANDLERS,
+    ENV_SOURCES,
+    frozenset({"value", "valueFrom"}),
+    frozenset({"resourceClaimName", "resourceClaimTemplateName"}),
+)
 _APPENDED = frozenset({"tolerations", "hostAliases", "topologySpreadConstraints"})
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """``over`` merged into ``base``; neither is changed."""
-    merged = dict(base)
+    given = {key for key, value in over.items() if value is not None}
+    replaced = {key for group in _ALTERNATIVES if group & given for key in group - given}
+    merged = {key: value for key, value in base.items() if key not in replaced}
     for key, value in over.items():
         if value is not None:
             merged[key] = _merge_value(key, merged.get(key), value)
@@ -43,6 +54,13 @@ def mounts_path(template: Mapping[str, Any] | None, path: str) -> Mapping[str, A
             volumes = {volume.get("name"): volume for volume in listed(spec, "volumes")}
             return volumes.get(mount.get("name"), {})
     return None
+
+
+def holds_path(template: Mapping[str, Any] | None, path: str) -> bool:
+    """Whether a template mounts a volume in the engine at ``path`` or a folder above it."""
+    mounts = listed(engine_container(section(template or {}, "spec")), "volumeMounts")
+    places = (str(mount.get("mountPath", "")).rstrip("/") for mount in mounts)
+    return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
 def engine_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..api.faults import printable
 from ..model_facts import ModelFacts
 from ..profile import KVProfile
 from ..reasons import Reason
@@ -70,7 +71,7 @@ class Notice:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+        return printable(f"{self.path}: {self.message}")
 
 
 @dataclass(frozen=True)
