@@ -74,6 +74,8 @@ check: $(VENV)/.dev ## lint, types, import rules, generated files
 	$(BIN)/mypy
 	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
+	$(BIN)/python -m kvserving_operator.control.permissions --check examples/operator
+	$(BIN)/python -m kvserving_operator.control.reference --check docs
 
 .PHONY: format
 format: $(VENV)/.dev ## format the code and mend what the linter can
@@ -83,6 +85,8 @@ format: $(VENV)/.dev ## format the code and mend what the linter can
 .PHONY: generate
 generate: $(VENV)/.installed ## write the generated files again
 	$(BIN)/python -m kvserving_operator.api.schema --write crds
+	$(BIN)/python -m kvserving_operator.control.permissions --write examples/operator
+	$(BIN)/python -m kvserving_operator.control.reference --write docs
 
 .PHONY: requirements
 requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
