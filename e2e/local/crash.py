@@ -19,7 +19,7 @@ ENOUGH = 2 * CLIENTS
 """Served requests that make a phase: before the kill, and after the engine is back."""
 PHASE_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
-RECOVERY_SECONDS = 180.0
+RECOVERY_SECONDS = 400.0
 
 
 def kill_under_load(service: Service, stage: Stage, texts: Texts, role: str) -> None:

@@ -58,7 +58,7 @@ class Engine:
         self.seen.append(body)
         if "hung" in self.faults:
             await asyncio.Event().wait()
-        if "broken" in self.faults:
+        if "broken" in self.faults or ("broken once" in self.faults and len(self.seen) == 1):
             return web.json_response({"error": {"message": f"cannot read {body['prompt']}"}}, status=500)
         tokens = len(body["prompt"].split())
         params = self.handoff(tokens) if self.role == "prefill" else self.receipt(body, tokens)

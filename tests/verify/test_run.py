@@ -52,6 +52,23 @@ def test_a_service_that_transfers_is_verified() -> None:
     assert json.loads(json.dumps(found.to_json()))["pairs"][0]["tokens"] == 509
 
 
+@pytest.mark.parametrize("engines", [[prefill(0, "broken once"), decode()], [prefill(), decode(0, "broken once")]])
+def test_a_failure_that_passes_is_told_with_the_proof(engines: list[Engine]) -> None:
+    found = run(engines, through_router=False)
+    assert found.ok
+    line = found.lines()[0]
+    assert line.startswith("ok     p-0 -> d-0  509 of 510 prompt tokens")
+    assert "(second probe; the first: " in line
+    assert "answered 500" in line
+
+
+@pytest.mark.parametrize(("fault", "probes"), [("broken", 2), ("no connector", 1)])
+def test_a_probe_is_sent_again_once_and_only_where_an_engine_answered_an_error(fault: str, probes: int) -> None:
+    engine = prefill(0, fault)
+    assert not run([engine, decode()], through_router=False).ok
+    assert len(engine.seen) == probes
+
+
 def test_every_engine_is_probed_with_a_prompt_of_its_own() -> None:
     engines = [prefill(0), prefill(1), decode(0), decode(1), decode(2)]
     assert run(engines, through_router=False).ok

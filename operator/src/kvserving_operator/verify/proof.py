@@ -191,8 +191,8 @@ def judge_router(seen: RouterEvidence) -> Verdict:
     receipt = Receipt.of(seen.answer)
     if receipt is None:
         return Verdict(
-            f"the answer through router {seen.router} carries no receipt: the router drops vllm_xargs or "
-            "kv_transfer_params, or uses engines that are not of this service",
+            f"the answer through router {seen.router} carries no receipt: its decode did not accept the probe's "
+            "mark, or the router drops vllm_xargs or kv_transfer_params, or uses engines that are not of this service",
             Cause.NO_RECEIPT,
         )
     if receipt.refused is not None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ _MARK_LIFETIME_SECONDS = 300
 _COUNTER_WAIT_SECONDS = 5.0
 _COUNTER_POLL_SECONDS = 0.1
 _PAIRS_AT_ONCE = 8
+_MAY_PASS = frozenset({Cause.TRANSFER_FAILED, Cause.REQUEST_FAILED})
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,8 @@ async def verify(
 
     ``keys`` as in the service's key file, ``revision`` what all engines should run, ``model``
     the served model's name, ``timeout`` the bound of each call in seconds. Every failure is part
-    of the result; nothing is raised for an engine that fails.
+    of the result; nothing is raised for an engine that fails. A probe that an engine answers with
+    an error, or whose transfer fails, is sent once more.
     """
     prefills = [engine for engine in engines if engine.role == "prefill"]
     decodes = [engine for engine in engines if engine.role == "decode"]
@@ -161,14 +163,13 @@ async def verify(
             async with AsyncExitStack() as held:
                 for lock in (busy[prefill.pod], busy[decode.pod], limit):
                     await held.enter_async_context(lock)
-                return PairResult(prefill.pod, decode.pod, proof.judge_pair(await prober.pair(prefill, decode)))
+                return PairResult(prefill.pod, decode.pod, await _second_chance(lambda: prober.judged(prefill, decode)))
 
         checks = [check(prefill, decode) for prefill, decode in proof.pairs(prefills, decodes)]
         pairs = tuple(await asyncio.gather(*checks))
         verdict = None
         if router is not None:
-            answer = await prober.through(router, decodes)
-            verdict = _served(answer) if not pairs else proof.judge_router(RouterEvidence(router.pod, revision, answer))
+            verdict = await _second_chance(lambda: prober.judged_router(router, decodes, aggregated=not pairs))
     return Verification(revision=revision, at=time.time(), pairs=pairs, router=verdict)
 
 
@@ -180,6 +181,13 @@ class _Prober:
         self._keys = keys
         self._revision = revision
         self._model = model
+
+    async def judged(self, prefill: Endpoint, decode: Endpoint) -> Verdict:
+        return proof.judge_pair(await self.pair(prefill, decode))
+
+    async def judged_router(self, router: Endpoint, decodes: Sequence[Endpoint], *, aggregated: bool) -> Verdict:
+        answer = await self.through(router, decodes)
+        return _served(answer) if aggregated else proof.judge_router(RouterEvidence(router.pod, self._revision, answer))
 
     async def pair(self, prefill: Endpoint, decode: Endpoint) -> PairEvidence:
         probe = await self._probe(decode)
@@ -226,6 +234,18 @@ class _Prober:
             if not expected or counted.transferred_bytes or time.monotonic() >= until:
                 return counted
             await asyncio.sleep(_COUNTER_POLL_SECONDS)
+
+
+async def _second_chance(probe: Callable[[], Awaitable[Verdict]]) -> Verdict:
+    """Probe again after a failure that may pass; a verdict that took two probes says so.
+
+    The first contact of two engines can fail on a busy machine: vLLM gives the handshake five seconds.
+    """
+    first = await probe()
+    if first.cause not in _MAY_PASS:
+        return first
+    second = await probe()
+    return replace(second, sentence=f"{second.sentence} (second probe; the first: {first.sentence})")
 
 
 def _served(answer: Answer | Failure) -> Verdict:
