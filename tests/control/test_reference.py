@@ -8,11 +8,12 @@ from kvserving_operator.control import reference
 from kvserving_operator.control.conditions import TYPES
 from kvserving_operator.control.events import EventKind
 from kvserving_operator.control.main import ExitCode
+from kvserving_operator.reasons import Reason
 
 
 def test_everything_that_is_declared_is_documented() -> None:
     text = reference.render()
-    for name in (*TYPES, *(kind.reason for kind in EventKind)):
+    for name in (*TYPES, *Reason, *(kind.reason for kind in EventKind)):
         assert f"`{name}`" in text
     for code in ExitCode:
         assert f"| {code.value} |" in text
