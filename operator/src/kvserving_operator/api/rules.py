@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 from . import rules_args, rules_env, rules_services, rules_spec
@@ -23,7 +23,6 @@ RULES: tuple[Rule, ...] = (
 )
 """Every rule; the CRD holds exactly these."""
 
-_LEVELS = frozenset({"conditionalor", "conditionaland", "relation", "addition", "multiplication"})
 FUNCTIONS = frozenset(
     {
         "all",
@@ -136,44 +135,8 @@ _MOST_ANSWERS = 20_000
 _ANSWERS: dict[tuple[str, bytes], bool] = {}
 
 
-@cache
 def _program(expression: str) -> Callable[[Any], Any]:
-    """Compile ``expression`` once, to a function from ``self`` (a CEL value) to bool or str.
+    # celpy takes a third of a second to import, and commands that check nothing do without it.
+    from . import cel
 
-    The function returns None where the expression cannot be decided.
-    """
-    import celpy
-    from celpy import celtypes
-
-    def split(text: celtypes.StringType, separator: celtypes.StringType) -> celtypes.ListType:
-        return celtypes.ListType([celtypes.StringType(part) for part in str(text).split(str(separator))])
-
-    environment = _environment()
-    program = environment.program(_flattened(environment.compile(expression)), functions={"split": split})
-
-    def evaluate(value: Any) -> Any:
-        try:
-            answer = program.evaluate({"self": value})
-        except celpy.CELEvalError:
-            return None
-        if isinstance(answer, celtypes.BoolType):
-            return bool(answer)
-        return str(answer)
-
-    return evaluate
-
-
-def _flattened(tree: Any) -> Any:
-    """Drop the levels of ``tree`` that only hand on their single child; walking them is half of the evaluation time."""
-    for i, child in enumerate(tree.children):
-        while getattr(child, "data", None) in _LEVELS and len(child.children) == 1:
-            child = child.children[0]
-        tree.children[i] = _flattened(child) if hasattr(child, "children") else child
-    return tree
-
-
-@cache
-def _environment() -> Any:
-    import celpy
-
-    return celpy.Environment(runner_class=celpy.InterpretedRunner)
+    return cel.program(expression)
