@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from e2e.controlplane import build
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
-from e2e.operator.running import ROOT, Operator, operator_user
+from e2e.controlplane.fixtures import (
+    control_plane,
+    own_control_plane,
+    programs,
+    pytest_collection_finish,
+    pytest_runtest_makereport,
+)
+from e2e.operator.running import Operator, Spares, operator_user
 
-CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+__all__ = [
+    "control_plane",
+    "own_control_plane",
+    "programs",
+    "pytest_collection_finish",
+    "pytest_runtest_makereport",
+]
+
 Start = Callable[..., Operator]
-FAILED = pytest.StashKey[bool]()
 
 
 @pytest.fixture(scope="session")
-def plane() -> Iterator[ControlPlane]:
-    """A control plane with our CRDs, shared by all tests."""
-    try:
-        programs = build.programs()
-    except build.ProgramsMissing as error:
-        pytest.skip(str(error))
-    with ControlPlane(programs=programs, crds=CRDS) as found:
-        yield found
+def spares() -> Iterator[Spares]:
+    """Operator processes that are ready to be told what to do."""
+    found = Spares()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="session")
+def plane(control_plane: ControlPlane) -> ControlPlane:
+    """The control plane of a test: the shared one, unless its file says otherwise."""
+    return control_plane
 
 
 @pytest.fixture
@@ -66,21 +81,27 @@ def start(
     namespace: str,
     tmp_path: Path,
     verdict: Path,
-    request: pytest.FixtureRequest,
+    spares: Spares,
 ) -> Iterator[Start]:
     """Start an operator for the test's namespace, with further arguments as given; it is ended with the test."""
     user = operator_user(plane, namespace)
     kubeconfig = plane.kubeconfig(user, server=proxy.url)
     running: list[Operator] = []
 
-    def begin(*arguments: str, wait: bool = True, stub: bool = True, everywhere: bool = False) -> Operator:
+    def begin(
+        *arguments: str,
+        wait: bool = True,
+        stub: bool = True,
+        everywhere: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> Operator:
         operator = Operator(
             kubeconfig=kubeconfig,
             log=tmp_path / f"operator-{len(running)}.log",
             own_namespace=namespace,
             arguments=(*(() if everywhere else (f"--namespace={namespace}",)), *arguments),
-            program=(str(ROOT / "e2e/operator/stub_probe.py"),) if stub else Operator.program,
-            env={"KVSERVING_TEST_PROBE": str(verdict), "KUBECONFIG": ""},
+            env={"KVSERVING_TEST_PROBE": str(verdict), "KUBECONFIG": "", **(env or {})},
+            spares=spares if stub else None,
         )
         running.append(operator)
         return operator.start(wait=wait)
@@ -88,15 +109,5 @@ def start(
     yield begin
     for operator in running:
         operator.end()
-        if request.node.stash.get(FAILED, False):
-            sys.stderr.write(f"--- {operator.log.name}\n{operator.tail(120)}\n")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.when == "call":
-        item.stash[FAILED] = report.failed
-    return report
+        # Shown with a failed test alone, as all that tests write.
+        sys.stderr.write(f"--- {operator.log.name}\n{operator.tail(120)}\n")

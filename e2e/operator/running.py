@@ -21,6 +21,7 @@ from e2e.controlplane.controlplane import free_ports
 from kvserving_operator.control.permissions import rules
 
 ROOT = Path(__file__).parents[2]
+_PATH = os.pathsep.join((str(ROOT), str(ROOT / "operator" / "src")))
 _POLL = 0.02
 _HTTP = urllib3.PoolManager(retries=False)
 
@@ -29,42 +30,80 @@ class OperatorEnded(Exception):
     """The operator ended; the message ends with the last lines of its log."""
 
 
+class Spares:
+    """Processes that have imported the operator and wait for an order: one is always ahead of the tests."""
+
+    def __init__(self) -> None:
+        self._next: subprocess.Popen[bytes] | None = None
+
+    def take(self, arguments: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+        """Return a process that is now an operator, and prepare the next one."""
+        process = self._next or self._prepare()
+        self._next = self._prepare()
+        assert process.stdin is not None
+        order = {"arguments": list(arguments), "env": dict(env), "log": str(log)}
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.close()
+        return process
+
+    def close(self) -> None:
+        """End the process that nobody took."""
+        if self._next is not None:
+            assert self._next.stdin is not None
+            self._next.stdin.close()
+            self._next.kill()
+            self._next.wait()
+            self._next = None
+
+    def _prepare(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(ROOT / "e2e/operator/stub_probe.py")],
+            env={**os.environ, "PYTHONPATH": _PATH},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+
+
 @dataclass
 class Operator:
     """One operator process. ``start`` again after ``stop`` or ``kill`` restarts it with the same settings.
 
-    ``module`` is what Python runs: the product's command line, or a script that puts something in its place.
+    With ``spares`` it is one whose probes are a stand-in (``stub_probe``), else the product as it is.
     """
 
     kubeconfig: Path
     log: Path
     own_namespace: str
     arguments: Sequence[str] = ()
-    program: Sequence[str] = ("-m", "kvserving_operator", "operator", "run")
     env: Mapping[str, str] = field(default_factory=dict)
+    spares: Spares | None = None
     port: int = 0
     process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> Operator:
         """Start the process and return when it is ready, or at once without ``wait``."""
         self.port = free_ports(1)[0]
-        path = os.pathsep.join((str(ROOT), str(ROOT / "operator" / "src")))
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [
-                    *(sys.executable, *self.program, f"--listen=127.0.0.1:{self.port}"),
-                    *(f"--kubeconfig={self.kubeconfig}", f"--own-namespace={self.own_namespace}", *self.arguments),
-                ],
-                env={**os.environ, "PYTHONPATH": path, **self.env},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        arguments = [
+            *(f"--listen=127.0.0.1:{self.port}", f"--kubeconfig={self.kubeconfig}"),
+            *(f"--own-namespace={self.own_namespace}", *self.arguments),
+        ]
+        self.log.touch()
+        if self.spares is not None:
+            self.process = self.spares.take(arguments, self.env, self.log)
+        else:
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "kvserving_operator", "operator", "run", *arguments],
+                    env={**os.environ, "PYTHONPATH": _PATH, **self.env},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
         if wait:
             self.wait_ready()
         return self
 
-    def wait_ready(self, timeout: float = 30) -> None:
+    def wait_ready(self, timeout: float = 90) -> None:
         """Return when ``/readyz`` says so; raise when the process ends or is late."""
         deadline = time.monotonic() + timeout
         while True:
@@ -86,15 +125,16 @@ class Operator:
         return _HTTP.request("GET", f"http://127.0.0.1:{self.port}{path}", timeout=30)
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return the sum of the samples of one series that carry ``labels``."""
+        """Return the sum of the samples of one series that carry ``labels``; a sample without these is a mistake."""
         total = 0.0
         for line in self.get("/metrics").data.decode().splitlines():
             found = re.match(r"([a-z_:]+)(?:\{(.*)\})? (\S+)", line)
-            if (
-                found
-                and found[1] == name
-                and all(f'{key}="{value}"' in (found[2] or "") for key, value in labels.items())
-            ):
+            if found is None or found[1] != name:
+                continue
+            carried = dict(re.findall(r'(\w+)="([^"]*)"', found[2] or ""))
+            if missing := labels.keys() - carried.keys():
+                raise LookupError(f"{name} has no label {', '.join(sorted(missing))}: {line}")
+            if labels.items() <= carried.items():
                 total += float(found[3])
         return total
 

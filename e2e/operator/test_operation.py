@@ -7,13 +7,12 @@ import signal
 import time
 from typing import Any
 
-import pytest
 import urllib3
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
-from e2e.controlplane.faults import Call, Cut, DropEvent, EventMatch, Match, Status
-from e2e.operator.objects import children, condition, eventually, expected, path_of, planned, serving
+from e2e.controlplane.faults import Cut, DropEvent, EventMatch, Match, Status
+from e2e.operator.objects import condition, eventually, expected, path_of, planned, serving
 from e2e.operator.running import operator_user
 from e2e.operator.test_children import settle, wait_children, wait_for
 
@@ -122,40 +121,6 @@ def test_a_process_that_slept_over_its_lease_writes_nothing(
     operator.process.send_signal(signal.SIGCONT)
     assert operator.wait(20) == 4
     assert proxy.writes(since=woken) == []
-
-
-@pytest.mark.parametrize("nth", range(1, 17))
-def test_a_crash_at_any_write_of_a_creation_ends_in_the_same_state(
-    plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, nth: int
-) -> None:
-    operator = start("--no-elect")
-    obj = serving(namespace)
-    wants = expected(planned(plane, obj, own_namespace=namespace))
-    with proxy.fault(
-        Match.writes(nth=nth, verbs={"create", "patch", "delete"}), Call(lambda _: operator.kill())
-    ) as rule:
-        plane.api.create(obj)
-        eventually(lambda: rule.hits or set(children(plane, namespace)) == wants, bool, what="the crash, or the end")
-    operator.end()
-    operator.start()
-    found = wait_children(plane, namespace, wants)
-    for child in found.values():
-        assert len(child["metadata"]["ownerReferences"]) == 1
-    roles = ("PrefillReady", "DecodeReady", "RouterReady")
-    plane.api.wait(
-        path_of(namespace),
-        lambda o: (
-            all("pods are ready" in condition(o, role).get("message", "") for role in roles)
-            and not any("newest spec" in condition(o, role)["message"] for role in roles)
-        ),
-        what="what the Deployments say is reported",
-    )
-    proxy.wait_quiet(2)
-    since = time.monotonic()
-    operator.stop()
-    operator.start()
-    proxy.wait_quiet(1)
-    assert proxy.writes(since=since) == []
 
 
 def test_errors_and_cut_connections_of_a_third_of_all_requests_are_survived(

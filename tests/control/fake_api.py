@@ -9,6 +9,7 @@ from typing import Any
 from tests.control.bodies import fields_of
 
 from kvserving_operator.control.failures import ApiFailure
+from kvserving_operator.control.kube import Page
 from kvserving_operator.control.permissions import Resource
 
 Json = dict[str, Any]
@@ -35,10 +36,13 @@ class FakeApi:
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         return self.objects.get((resource.kind, namespace, name))
 
-    async def list(self, resource: Resource, namespace: str | None, *, selector: str = "") -> AsyncIterator[Json]:
-        for (kind, where, _), body in list(self.objects.items()):
-            if kind == resource.kind and namespace in (None, where):
-                yield body
+    async def list(self, resource: Resource, namespace: str | None, *, selector: str = "") -> AsyncIterator[Page]:
+        found = [
+            body
+            for (kind, where, _), body in self.objects.items()
+            if kind == resource.kind and namespace in (None, where)
+        ]
+        yield Page(str(next(self._numbers)), found)
 
     async def apply(self, resource: Resource, body: Mapping[str, Any], *, force: bool) -> tuple[Json, bool]:
         metadata = body["metadata"]

@@ -83,7 +83,9 @@ def test_a_foreign_object_is_neither_written_nor_forced(stage: Stage) -> None:
 
 
 def test_an_object_that_appears_between_look_and_creation_gets_its_fields_back(stage: Stage) -> None:
-    theirs = {"metadata": {"namespace": "prod", "name": "qwen"}, "spec": {"type": "ExternalName"}}
+    fields = {"manager": "kubectl", "operation": "Update", "fieldsV1": {"f:spec": {"f:type": {}}}}
+    metadata = {"namespace": "prod", "name": "qwen", "managedFields": [fields]}
+    theirs = {"metadata": metadata, "spec": {"type": "ExternalName"}}
     stage.api.appear["Service", "qwen"] = theirs
     outcome = stage.apply()
     assert outcome.problems["Service", "qwen"].reason == Reason.CONFLICT
@@ -91,6 +93,20 @@ def test_an_object_that_appears_between_look_and_creation_gets_its_fields_back(s
     live = stage.api.objects["Service", "prod", "qwen"]
     ours = [e for e in live["metadata"]["managedFields"] if e["manager"] == "kvserving-operator"]
     assert ours[0]["fieldsV1"] == {"f:metadata": {}}
+
+
+def test_a_creation_that_was_sent_twice_is_not_taken_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    apply = stage.api.apply
+
+    async def twice(*args: Any, **params: Any) -> Any:
+        await apply(*args, **params)
+        return await apply(*args, **params)
+
+    monkeypatch.setattr(stage.api, "apply", twice)
+    outcome = stage.apply()
+    assert outcome.problems == {}
+    monkeypatch.setattr(stage.api, "apply", apply)
+    assert stage.apply().writes == 0
 
 
 def test_an_update_names_the_uid_so_that_a_replaced_object_is_not_touched(stage: Stage) -> None:

@@ -81,10 +81,30 @@ def test_a_live_list_removes_what_the_watch_missed_and_spares_what_came_after() 
     made.put_child(KEY, child("1"))
     known = made.known("ConfigMap")
     made.put_child(KEY, child("5", uid="new"))
-    assert made.retain("ConfigMap", [], known) == 1
+    assert made.retain("ConfigMap", [], known, "9") == 1
     found = made.view(KEY)
     assert found is not None
     assert [c.uid for c in found.children.values()] == ["new"]
+
+
+def test_a_list_from_before_an_object_was_seen_is_no_proof_of_its_deletion() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("20"))
+    assert made.retain("ConfigMap", [], made.known("ConfigMap"), "9") == 0
+    made.put_child(KEY, child("21"))
+    found = made.view(KEY)
+    assert found is not None
+    assert found.children["ConfigMap", "a"].version == "21"
+    assert made.retain("ConfigMap", [], made.known("ConfigMap"), "21") == 1
+
+
+def test_an_object_of_the_same_name_from_before_never_replaces_the_present_one() -> None:
+    made, _ = store()
+    made.put_child(KEY, child("20", uid="new"))
+    made.put_child(KEY, child("9", uid="former"))
+    assert [uid for _, _, uid in made.known("ConfigMap")] == ["new"]
+    made.put_serving(stored(uid="uid-former", resourceVersion="0"))
+    assert [uid for _, _, uid in made.known("KVServing")] == [stored().uid]
 
 
 def test_sizes_count_objects_children_and_pods() -> None:

@@ -15,6 +15,7 @@ from ..plan.types import Plan
 from ..reasons import Reason
 from . import children
 from .children import Action, Wanted
+from .config import FIELD_MANAGER
 from .failures import ApiFailure, Problem, problem
 from .kube import Kube
 from .observe import Child, Key, Store, View, child_of
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 
 Identity = tuple[str, str]
 _WAIT_SECONDS = 1.0
+_CONTROLLERS = "kube-controller-manager"
 _WORKLOADS = ("Deployment", "StatefulSet")
 
 
@@ -111,7 +113,7 @@ class Applier:
             case Action.CREATE:
                 body, created = await self._kube.apply(resource, child.body, force=False)
                 outcome.writes += 1
-                if not created:
+                if not created and _of_others(body):
                     await self._withdraw(child)
                     raise ApiFailure(409, "AlreadyExists", "", f"create {child.kind} {key.namespace}/{child.name}", {})
                 self._note(key, child, child_of(body, child.api_version, child.kind))
@@ -140,6 +142,20 @@ class Applier:
         metadata = {"name": child.name, "namespace": child.body["metadata"]["namespace"]}
         bare = {"apiVersion": child.api_version, "kind": child.kind, "metadata": metadata}
         await self._kube.apply(resource_of(child.api_version, child.kind), bare, force=False)
+
+
+def _of_others(body: Mapping[str, Any]) -> bool:
+    """Whether someone else made the object: another manager has set more than labels and annotations of it.
+
+    An object that was there already, and that nobody else has a part in, is our own: a proxy sent the request twice,
+    or the read before it was answered by an apiserver that lags.
+    """
+    return any(
+        entry.get("manager") not in (FIELD_MANAGER, _CONTROLLERS)
+        and not entry.get("subresource")
+        and set(entry.get("fieldsV1") or {}) - {"f:metadata"}
+        for entry in body["metadata"].get("managedFields") or ()
+    )
 
 
 def _for(body: Mapping[str, Any], live: Child) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
@@ -45,6 +45,14 @@ class Call:
     resource: str
     status: int
     seconds: float
+
+
+@dataclass(frozen=True)
+class Page:
+    """A part of a list. ``version`` is that of the state from which all parts are."""
+
+    version: str
+    items: Sequence[Json]
 
 
 async def configuration(config: Config) -> Configuration:
@@ -94,16 +102,16 @@ class Kube:
                 return None
             raise
 
-    async def list(self, resource: Resource, namespace: str | None, *, selector: str = "") -> AsyncIterator[Json]:
-        """Yield all objects of a kind, in one namespace or everywhere, read in pages. Raises ``ApiFailure``."""
+    async def list(self, resource: Resource, namespace: str | None, *, selector: str = "") -> AsyncIterator[Page]:
+        """Yield all objects of a kind, in one namespace or everywhere, page by page. Raises ``ApiFailure``."""
         token = ""
         while True:
             query = {"limit": str(_PAGE), "labelSelector": selector, "continue": token}
             query = {name: value for name, value in query.items() if value}
             page = await self._send("list", resource, self._path(resource, namespace), "", namespace or "", query=query)
-            for item in page.get("items") or ():
-                yield item
-            token = (page.get("metadata") or {}).get("continue") or ""
+            metadata = page.get("metadata") or {}
+            yield Page(str(metadata.get("resourceVersion") or ""), page.get("items") or [])
+            token = metadata.get("continue") or ""
             if not token:
                 return
 

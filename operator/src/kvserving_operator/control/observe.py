@@ -216,7 +216,7 @@ class Store:
         known = self._servings.get(serving.key)
         if serving.uid in self._gone:
             return
-        if known is None or known.uid != serving.uid or newer(serving.version, known.version):
+        if known is None or newer(serving.version, known.version):
             self._servings[serving.key] = serving
             if known != serving:
                 self._changed(serving.key)
@@ -235,7 +235,7 @@ class Store:
             return
         children = self._children.setdefault(key, {})
         known = children.get(child.identity)
-        if known is None or known.uid != child.uid or newer(child.version, known.version):
+        if known is None or newer(child.version, known.version):
             children[child.identity] = child
             if known is None or _differs(known, child):
                 self._changed(key)
@@ -256,7 +256,7 @@ class Store:
         pod = pod_state(body)
         pods = self._pods.setdefault(key, {})
         known = pods.get(pod.name)
-        if known is None or known.uid != pod.uid or newer(pod.version, known.version):
+        if known is None or newer(pod.version, known.version):
             pods[pod.name] = pod
             if known is None or known.without_version() != pod.without_version():
                 self._changed(key)
@@ -270,12 +270,15 @@ class Store:
                 del self._pods[key]
             self._changed(key)
 
-    def retain(self, kind: str, listed: Iterable[tuple[Key, str, str]], known: Iterable[tuple[Key, str, str]]) -> int:
+    def retain(
+        self, kind: str, listed: Iterable[tuple[Key, str, str]], known: Iterable[tuple[Key, str, str]], version: str
+    ) -> int:
         """Forget what ``known`` (taken before a live list) names and the list no longer has; return how many.
 
-        Entries are (key, name, uid). A watch that lost a deletion is healed by this.
+        Entries are (key, name, uid). A watch that lost a deletion is healed by this. What was seen in a state newer
+        than ``version``, that of the list, stays: an apiserver that lags does not know it yet.
         """
-        gone = set(known) - set(listed)
+        gone = [entry for entry in set(known) - set(listed) if newer(version, self._version(kind, *entry))]
         for key, name, uid in gone:
             if kind == "KVServing":
                 self.remove_serving(key, uid)
@@ -284,6 +287,17 @@ class Store:
             else:
                 self.remove_child(key, kind, name, uid)
         return len(gone)
+
+    def _version(self, kind: str, key: Key, name: str, uid: str) -> str:
+        """Return the resource version in which one object was seen last; empty where it is not known."""
+        found: Serving | PodState | Child | None
+        if kind == "KVServing":
+            found = self._servings.get(key)
+        elif kind == "Pod":
+            found = self._pods.get(key, {}).get(name)
+        else:
+            found = self._children.get(key, {}).get((kind, name))
+        return found.version if found is not None and found.uid == uid else ""
 
     def known(self, kind: str) -> list[tuple[Key, str, str]]:
         """Return (key, name, uid) of everything of one kind."""

@@ -74,11 +74,17 @@ class Resync:
         known = self._store.known(resource.kind)
         handlers = Handlers(resource, self._store)
         selector = "" if resource is SERVING else labels.NAME
-        listed: list[tuple[Key, str, str]] = []
+        healed = 0
         for namespace in self._namespaces:
-            async for body in self._kube.list(resource, namespace, selector=selector):
-                key = serving_of(body).key if resource is SERVING else key_of(body)
-                if key is not None:
-                    listed.append((key, body["metadata"]["name"], body["metadata"]["uid"]))
-                handlers.note(body)
-        return self._store.retain(resource.kind, listed, known)
+            listed: list[tuple[Key, str, str]] = []
+            version = ""
+            async for page in self._kube.list(resource, namespace, selector=selector):
+                version = page.version
+                for body in page.items:
+                    key = serving_of(body).key if resource is SERVING else key_of(body)
+                    if key is not None:
+                        listed.append((key, body["metadata"]["name"], body["metadata"]["uid"]))
+                    handlers.note(body)
+            expected = [entry for entry in known if namespace is None or entry[0].namespace == namespace]
+            healed += self._store.retain(resource.kind, listed, expected, version)
+        return healed
