@@ -95,7 +95,7 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 # --- tests ------------------------------------------------------------------
 
 .PHONY: test
-test: test-unit test-connector e2e-controlplane e2e-local ## every test that runs without a GPU, real engines included
+test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
 
 .PHONY: test-unit
 test-unit: $(VENV)/.dev ## pure code and the executor, seconds
@@ -111,8 +111,12 @@ e2e-controlplane: $(VENV)/.dev ## the CRD on a real kube-apiserver (built from G
 	$(BIN)/pytest e2e/controlplane
 
 .PHONY: e2e-operator
-e2e-operator: $(VENV)/.dev ## the operator process against a real kube-apiserver (needs Go; not part of test yet)
+e2e-operator: $(VENV)/.dev $(ENGINE_VENV)/.installed ## the operator process against a real kube-apiserver, also with real engines (skipped without Go)
 	$(BIN)/pytest e2e/operator
+
+.PHONY: transcript
+transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, from a real kubectl, apiserver and real engines (needs Go)
+	$(BIN)/python scripts/kubectl-transcript
 
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine

@@ -6,6 +6,7 @@
 | ``controlplane.ControlPlane`` | one control plane: up in about two seconds, parts stopped and restarted by name |
 | ``cluster.Cluster`` | what a test does with it, or with an existing cluster: users, rights, CRDs, quota, kubeconfigs |
 | ``fake_kubelet.FakeKubelet`` | scheduler, node and kubelet by script: pods get a node, an address and a status |
+| ``process_runtime.ProcessRuntime`` | for that kubelet: the pods are real processes, so that real engines are Ready |
 | ``fault_proxy.FaultProxy`` | between a client and the apiserver: faults by rule, and every request counted |
 | ``fixtures`` | pytest fixtures and hooks, for the ``conftest.py`` of every lane that needs a control plane |
 
@@ -23,5 +24,5 @@
 existing cluster for the tests that need no faults of the control plane itself. Without Go and without either, one line
 says so and the tests are skipped; where ``CI`` is set they fail instead.
 
-What it cannot show: scheduling, probes, image pulls, network policies, and Service traffic.
+What it cannot show: scheduling, image pulls, network policies, Service traffic, and probes unless pods are processes.
 """

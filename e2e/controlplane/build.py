@@ -5,7 +5,8 @@
 build flags. The first build takes about ten minutes on two cores; every later call takes milliseconds.
 
 ``KUBEBUILDER_ASSETS`` names a folder with ready programs instead. ``python -m e2e.controlplane.build`` builds and
-prints the folder.
+prints the folder. ``kubectl`` is built apart, for who asks for it,
+with the checksums of ``kubectl.sum`` besides.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +32,8 @@ PACKAGES = {
     "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
     "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
 }
+KUBECTL = {"kubectl": "k8s.io/kubernetes/cmd/kubectl"}
+_KUBECTL_SUMS = MODULE / "kubectl.sum"
 _COMPONENT_VERSION = "k8s.io/component-base/version"
 _TAIL = 30
 
@@ -77,18 +81,41 @@ def programs(
                     f"{_go_version()} or newer, or name a folder with {', '.join(PACKAGES)} in KUBEBUILDER_ASSETS"
                 )
             compile_one = _go_build
-        _build(folder, say, compile_one)
+        _build(folder, PACKAGES, say, compile_one)
     return Programs(folder / "etcd", folder / "kube-apiserver", folder / "kube-controller-manager")
 
 
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+def kubectl(
+    environ: Mapping[str, str] = os.environ, *, say: Say | None = None, compile_one: Compile | None = None
+) -> Path:
+    """Return kubectl of the control plane's version, built on the first call (2 minutes); without Go, that of PATH.
+
+    Raises ``ProgramsMissing`` where there is neither, or ``BuildFailed``.
+    """
+    folder = cache_folder(environ, KUBECTL)
+    if not folder.is_dir():
+        if compile_one is None:
+            path = environ.get("PATH")
+            if shutil.which("go", path=path) is None:
+                if found := shutil.which("kubectl", path=path):
+                    return Path(found)
+                raise ProgramsMissing(f"no kubectl: install Go {_go_version()} or newer to build it, or kubectl itself")
+            compile_one = _go_build_kubectl
+        _build(folder, KUBECTL, say or _say, compile_one)
+    return folder / "kubectl"
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ, packages: Mapping[str, str] = PACKAGES) -> Path:
     """Return where the programs of this ``go.mod`` are or will be."""
     base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256()
+    sums = (MODULE / "go.sum").read_bytes()
+    if packages is KUBECTL:
+        sums += _KUBECTL_SUMS.read_bytes()
     for part in (
         (MODULE / "go.mod").read_bytes(),
-        (MODULE / "go.sum").read_bytes(),
-        repr((linker_flags(), sorted(PACKAGES.items()), platform.system(), platform.machine())).encode(),
+        sums,
+        repr((linker_flags(), sorted(packages.items()), platform.system(), platform.machine())).encode(),
     ):
         key.update(hashlib.sha256(part).digest())
     return base / "kvserving" / "controlplane" / key.hexdigest()[:20]
@@ -114,7 +141,7 @@ def _given(folder: Path) -> Programs:
     return Programs(folder / "etcd", folder / "kube-apiserver", manager if os.access(manager, os.X_OK) else None)
 
 
-def _build(folder: Path, say: Say, compile_one: Compile) -> None:
+def _build(folder: Path, packages: Mapping[str, str], say: Say, compile_one: Compile) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _lock(folder.parent / "lock", say):
         if folder.is_dir():
@@ -123,18 +150,28 @@ def _build(folder: Path, say: Say, compile_one: Compile) -> None:
             shutil.rmtree(stale)
         work = folder.with_suffix(".building")
         work.mkdir()
-        say(f"control plane: building {len(PACKAGES)} programs (once; about 10 minutes on two cores)")
-        for number, (name, package) in enumerate(PACKAGES.items(), 1):
-            say(f"control plane: {name} ({number} of {len(PACKAGES)}) ...")
+        minutes = "10 minutes" if len(packages) > 1 else "2 minutes"
+        say(f"control plane: building {', '.join(packages)} (once; about {minutes} on two cores)")
+        for number, (name, package) in enumerate(packages.items(), 1):
+            say(f"control plane: {name} ({number} of {len(packages)}) ...")
             started = time.monotonic()
             compile_one(name, package, work / name, linker_flags())
             say(f"control plane: {name} built in {time.monotonic() - started:.0f} s")
         work.rename(folder)
 
 
-def _go_build(name: str, package: str, output: Path, flags: str) -> None:
+def _go_build_kubectl(name: str, package: str, output: Path, flags: str) -> None:
+    """Build with ``go.sum`` and ``kubectl.sum`` as one; longer sums in ``go.sum`` would rebuild the control plane."""
+    with tempfile.TemporaryDirectory() as folder:
+        module = Path(folder, "go.mod")
+        module.write_bytes((MODULE / "go.mod").read_bytes())
+        module.with_suffix(".sum").write_bytes((MODULE / "go.sum").read_bytes() + _KUBECTL_SUMS.read_bytes())
+        _go_build(name, package, output, flags, f"-modfile={module}")
+
+
+def _go_build(name: str, package: str, output: Path, flags: str, *more: str) -> None:
     done = subprocess.run(
-        ["go", "build", "-trimpath", "-ldflags", flags, "-o", str(output), package],
+        ["go", "build", *more, "-trimpath", "-ldflags", flags, "-o", str(output), package],
         cwd=MODULE,
         env={**os.environ, "CGO_ENABLED": "0"},
         stdin=subprocess.DEVNULL,

@@ -164,12 +164,12 @@ class FakeKubelet:
         self._watcher = self._spawn(self._watch(version))
 
     async def _close(self) -> None:
-        self._watcher.cancel()
-        for pod in self._pods.values():
-            for task in (pod.life, pod.end):
-                if task is not None:
-                    task.cancel()
-        await asyncio.gather(self._watcher, return_exceptions=True)
+        tasks = [self._watcher]
+        tasks += [task for pod in self._pods.values() for task in (pod.life, pod.end) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._runtime.close()
         await self._api.close()
 
     async def _register(self) -> None:

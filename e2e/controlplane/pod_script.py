@@ -139,6 +139,9 @@ class Runtime(Protocol):
     async def stop(self, pod: Json) -> None:
         """End the pod's containers; cancelled when the grace period is over."""
 
+    async def close(self) -> None:
+        """End what is left when the kubelet ends; every ``run`` has been cancelled and has returned."""
+
 
 class ScriptedRuntime:
     """Plays scripts. ``choose`` says which, given the pod."""
@@ -162,6 +165,9 @@ class ScriptedRuntime:
     async def stop(self, pod: Json) -> None:
         """See ``Runtime``."""
         await asyncio.sleep(self._choose(pod).stop_after)
+
+    async def close(self) -> None:
+        """See ``Runtime``."""
 
 
 def status_of(pod: Json, state: PodState, *, address: str, before: Json) -> Json:

@@ -24,6 +24,7 @@ from kvserving_operator.local.state import STOPPING, ServiceDir
 REPOSITORY = Path(__file__).resolve().parents[2]
 UP_SECONDS = 400
 DOWN_SECONDS = 120
+LEASE_SECONDS = 10
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Topology:
             "engine": {"device": "cpu", "args": ["--enforce-eager", "--max-model-len=4096", *self.args]},
             **roles,
             # Stopping a prefill waits for its leases.
-            "transfer": {"lease": "10s"},
+            "transfer": {"lease": f"{LEASE_SECONDS}s"},
             "router": {"type": self.router},
         }
         return json.dumps(

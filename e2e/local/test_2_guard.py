@@ -11,10 +11,11 @@ from typing import Any
 import aiohttp
 import pytest
 from e2e.local import forged
-from e2e.local.asking import Reply, Texts
+from e2e.local.asking import Reply, Texts, ask
+from e2e.local.legs import handoff
 from e2e.local.odd import ask_odd
 from e2e.local.sockets import Watch
-from e2e.local.stage import Service, Stage
+from e2e.local.stage import LEASE_SECONDS, Service, Stage
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -84,8 +85,6 @@ def test_a_real_handoff_serves_no_request_but_its_own(
     one_to_one: Service, texts: Texts, odd_expected: dict[str, Reply]
 ) -> None:
     """Signed parameters of one prompt with several prompts, several choices, or a changed host."""
-    from e2e.local.legs import handoff
-
     prefill, decode = one_to_one.engine_url("prefill"), one_to_one.engine_url("decode")
 
     async def main() -> dict[str, Reply]:
@@ -102,6 +101,37 @@ def test_a_real_handoff_serves_no_request_but_its_own(
     assert {name: reply.ids for name, reply in found.items()} == {n: r.ids for n, r in odd_expected.items()}
     refused = _counters(decode).since(before).refused
     assert refused == {"multi_prompt": 1, "multi_choice": 1, "bad_signature": 2}
+
+
+def test_a_handoff_is_refused_once_its_lease_is_over(
+    one_to_one: Service, texts: Texts, odd_expected: dict[str, Reply]
+) -> None:
+    """Prefill has given the blocks to others by then: what decode read would be another prompt's KV."""
+    prefill, decode = one_to_one.engine_url("prefill"), one_to_one.engine_url("decode")
+    body = {
+        "model": "tiny",
+        "prompt": texts.of(700, seed=2),
+        "temperature": 0,
+        "max_tokens": 16,
+        "return_token_ids": True,
+    }
+
+    async def main() -> tuple[Reply, Reply]:
+        async with aiohttp.ClientSession() as session:
+            alone = await ask(session, decode, "/v1/completions", {**body, "cache_salt": "alone"})
+            params = await handoff(session, prefill, "/v1/completions", {**body, "cache_salt": "late"})
+            await asyncio.sleep(LEASE_SECONDS)
+            # Others take the blocks that are free now.
+            for seed in range(3, 9):
+                other = {**body, "prompt": texts.of(2000, seed=seed), "max_tokens": 1}
+                await ask(session, prefill, "/v1/completions", other)
+            late = {**body, "cache_salt": "late", "kv_transfer_params": params}
+            return alone, await ask(session, decode, "/v1/completions", late)
+
+    before = _counters(decode)
+    alone, late = asyncio.run(main())
+    assert late.ids == alone.ids
+    assert _counters(decode).since(before).refused == {"expired": 1}
 
 
 def _bodies(port: int, revision: str) -> st.SearchStrategy[dict[str, Any]]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from tests.connector.support import KEYS, NOW, PROBE_PARAMS, REVISION, handoff, mark
 from tests.connector.test_signing import anything
 
-from kvserving_connector.core.desk import Desk
+from kvserving_connector.core.desk import Desk, usable_seconds
 from kvserving_connector.core.handoffs import TransferFacts, merge_facts
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.core.signing import Keys, verify_params
@@ -60,10 +61,16 @@ def receipt_of(answer: Any) -> dict[str, Any]:
     return found
 
 
-def test_prefill_signs_what_it_returns_for_as_long_as_its_lease() -> None:
+def test_what_prefill_signs_expires_before_its_lease_by_a_heartbeat() -> None:
     params = prefilled()
     assert verify_params(params, keys=KEYS, revision=REVISION, now=NOW) is None
-    assert params["kvserving_signature"].split(".")[2] == str(int(NOW) + 30)
+    assert params["kvserving_signature"].split(".")[2] == str(int(NOW) + 24)
+
+
+@pytest.mark.parametrize(("lease", "usable"), [(1, 1), (2, 1), (3, 2), (6, 4), (10, 8), (30, 24), (600, 499)])
+def test_a_handoff_is_usable_until_a_heartbeat_before_the_end_of_its_lease(lease: int, usable: int) -> None:
+    assert usable_seconds(lease) == usable
+    assert usable <= lease
 
 
 def test_prefill_without_a_key_returns_no_parameters() -> None:

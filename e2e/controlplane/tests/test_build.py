@@ -55,6 +55,27 @@ def test_a_change_of_the_module_builds_anew(tmp_path: Path, monkeypatch: pytest.
     assert build.cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) != before
 
 
+def test_kubectl_is_built_once_for_who_asks_and_the_control_plane_does_not_wait_for_it(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    said: list[str] = []
+    found = build.kubectl(environ, say=said.append, compile_one=fake_compile)
+    assert "k8s.io/kubernetes/cmd/kubectl" in found.read_text()
+    assert not build.cache_folder(environ).exists()
+    programs = build.programs(environ, say=said.append, compile_one=fake_compile)
+    assert not programs.etcd.with_name("kubectl").exists()
+    assert build.kubectl(environ, say=said.append, compile_one=fake_compile) == found
+    assert sum("built in" in line for line in said) == 4
+
+
+def test_without_go_the_kubectl_of_the_path_is_taken_and_without_both_the_way_out_is_named(tmp_path: Path) -> None:
+    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": str(tmp_path)}
+    with pytest.raises(ProgramsMissing, match=r"no kubectl: install Go 1\.\d+"):
+        build.kubectl(environ)
+    there = tmp_path / "kubectl"
+    there.touch(mode=0o755)
+    assert build.kubectl(environ) == there
+
+
 def test_an_interrupted_build_is_not_taken_for_complete(tmp_path: Path) -> None:
     environ = {"XDG_CACHE_HOME": str(tmp_path)}
 

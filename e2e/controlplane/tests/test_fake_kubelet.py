@@ -278,6 +278,9 @@ def test_another_runtime_can_run_the_pods(control_plane: ControlPlane, namespace
         async def stop(self, pod: Json) -> None:
             self.log.append(f"stop {pod['metadata']['name']}")
 
+        async def close(self) -> None:
+            self.log.append("close")
+
     runtime = Recording()
     path = f"/api/v1/namespaces/{namespace}/pods/a"
     with FakeKubelet(control_plane, namespace=namespace, node=f"node-{namespace}", runtime=runtime):
@@ -285,7 +288,7 @@ def test_another_runtime_can_run_the_pods(control_plane: ControlPlane, namespace
         address = (control_plane.api.wait(path, is_ready, what="ready") or {})["status"]["podIP"]
         control_plane.api.delete(path)
         control_plane.api.wait(path, lambda p: p is None, what="gone")
-    assert runtime.log == [f"run a on {address}", "stop a", "cancelled"]
+    assert runtime.log == [f"run a on {address}", "stop a", "cancelled", "close"]
 
 
 def test_an_error_inside_is_raised_at_the_end(control_plane: ControlPlane, namespace: str) -> None:
@@ -297,6 +300,9 @@ def test_an_error_inside_is_raised_at_the_end(control_plane: ControlPlane, names
 
         async def stop(self, pod: Json) -> None:
             raise AssertionError("nothing is deleted here")
+
+        async def close(self) -> None:
+            return
 
     def run() -> None:
         with FakeKubelet(control_plane, namespace=namespace, node=f"node-{namespace}", runtime=Broken()):

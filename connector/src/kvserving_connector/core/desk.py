@@ -168,7 +168,7 @@ class Desk:
     def _signed(self, params: dict[str, Any] | None, handoff: Handoff, policy: Policy) -> dict[str, Any] | None:
         if params is None or not policy.can_sign:
             return None
-        expiry = int(self._clock()) + self._lease_seconds
+        expiry = int(self._clock()) + usable_seconds(self._lease_seconds)
         bound = {**params, PROMPT_KEY: handoff.prompt} if handoff.prompt else params
         try:
             signed = sign_params(bound, keys=policy.keys, revision=policy.revision, expiry=expiry)
@@ -208,6 +208,15 @@ class Desk:
         if (params.get(PROMPT_KEY) or "") != _digest(request, params["remote_request_id"]):
             return Refusal.FOREIGN_PROMPT
         return None
+
+
+def usable_seconds(lease: int) -> int:
+    """How long a handoff may be taken, of a lease of so many seconds.
+
+    Decode prolongs the lease by heartbeats, the first of which comes up to a sixth of the lease after it took the
+    handoff (vLLM's NIXL connector); until then the lease must hold.
+    """
+    return max(1, lease - lease // 6 - 1)
 
 
 def _extra_args(request: Any) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ class Refusal(StrEnum):
     BAD_SIGNATURE = "bad_signature"
     """The signature's form or code does not match the parameters."""
     EXPIRED = "expired"
-    """Signed, but older than its expiry plus the allowed clock skew."""
+    """Signed, but older than its expiry: the blocks may hold other prompts by now."""
     FOREIGN_REVISION = "foreign_revision"
     """Signed for another revision of the service."""
     INCOMPLETE = "incomplete"

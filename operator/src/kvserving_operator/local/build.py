@@ -116,7 +116,7 @@ def pod_specs(
         if pod.is_engine and run.connector is not None:
             link_connector(Path(run.connector), folder / "volumes" / CONNECTOR_VOLUME)
         interpreter = run.engine_python if pod.is_engine else run.router_python
-        environment = {BIND_ADDRESS: address, INSTANCE: instance, "SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
+        environment = environment_of(address, instance)
         defaults = {"TMPDIR": temporary}
         if pod.is_engine:
             if pod.gpus:
@@ -137,14 +137,28 @@ def pod_specs(
             config_map=lambda name: maps[name],
             listen=None if pod.is_engine else run.listen,
         )
-        specs.append(_spec(run, pod, place, folder))
+        specs.append(pod_spec(pod, place, folder, _reached_at(pod, address, run)))
     return specs
 
 
-def _spec(run: Run, pod: LocalPod, place: Placement, folder: Path) -> PodSpec:
-    reached = _reached_at(pod, place.address, run)
+def environment_of(address: str, instance: str) -> dict[str, str]:
+    """What every process of a run gets: its address, and the mark of the run."""
+    return {BIND_ADDRESS: address, INSTANCE: instance, "SPT_NOENV": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def pod_spec(
+    pod: LocalPod,
+    place: Placement,
+    folder: Path,
+    reached: tuple[str, int],
+    inherited: Mapping[str, str] | None = None,
+) -> PodSpec:
+    """What a runner needs for one pod, whose volumes exist; its processes run in ``folder``.
+
+    ``reached`` is where its data port is served, ``inherited`` what its environment begins with (ours by default).
+    """
     named = {str(p["name"]): int(p["containerPort"]) for p in pod.container.get("ports") or () if "name" in p}
-    moved = {} if pod.is_engine else {named[name]: reached for name in _MOVED if name in named}
+    moved = {} if place.listen is None else {named[name]: reached for name in _MOVED if name in named}
 
     def probe(kind: str) -> Probe | None:
         return parse(
@@ -156,7 +170,7 @@ def _spec(run: Run, pod: LocalPod, place: Placement, folder: Path) -> PodSpec:
         pod=pod,
         address=reached[0],
         port=reached[1],
-        process=process_spec(pod, place),
+        process=process_spec(pod, place, inherited),
         folder=folder,
         startup=probe("startupProbe"),
         readiness=probe("readinessProbe"),

@@ -130,9 +130,9 @@ def _field(pod: LocalPod, name: str, path: str, address: str) -> str:
         "status.hostIP": address,
         "metadata.name": pod.name,
         "metadata.namespace": pod.namespace,
-        "metadata.uid": pod.name,
+        "metadata.uid": str(pod.metadata.get("uid") or pod.name),
         "spec.nodeName": os.uname().nodename,
-        "spec.serviceAccountName": "default",
+        "spec.serviceAccountName": str(pod.spec.get("serviceAccountName") or "default"),
     }
     if path in fields:
         return fields[path]

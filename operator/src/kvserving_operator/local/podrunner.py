@@ -29,13 +29,20 @@ TAIL_LINES = 25
 
 @dataclass(frozen=True)
 class RestartPolicy:
-    """Pauses between restarts in seconds, and how many ends before the first readiness make a failure."""
+    """Pauses between restarts in seconds, and how many ends before the first readiness make a failure.
+
+    ``attempts`` of None: none do, nor does a slow start; the pod is restarted for ever, as in a cluster.
+    """
 
     first: float = 1.0
     longest: float = 60.0
-    attempts: int = 3
+    attempts: int | None = 3
     hurry_grace: float = 3.0
     """Seconds between SIGTERM and SIGKILL once the user is in a hurry."""
+
+    def given_up(self, failures: int, too_slow: bool) -> bool:
+        """Whether a pod that was never ready and ended so often has failed for good."""
+        return self.attempts is not None and (too_slow or failures >= self.attempts)
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
@@ -70,6 +77,8 @@ class PodRunner:
         self.ready = False
         self.generation = 0
         self.restarts = 0
+        self.exit_code: int | None = None
+        """How the process ended last, negative: by which signal."""
         self._changed = changed
         self._policy = policy
         self._process: Managed | None = None
@@ -135,7 +144,7 @@ class PodRunner:
                     failures = 1 if time.monotonic() - started >= self._policy.longest else failures + 1
                     self._last_exit = reason
                     self.log.note(f"{self.spec.pod.name}: {reason}")
-                    if not self._ever_ready and (too_slow or failures >= self._policy.attempts):
+                    if not self._ever_ready and self._policy.given_up(failures, too_slow):
                         raise PodFailed(self._failure(reason, failures, too_slow))
                     self.restarts += 1
                     self._set(WAITING)
@@ -176,6 +185,7 @@ class PodRunner:
             self.ready = False
             # The name of the session stays until all its members are gone.
             await asyncio.shield(process.finish())
+            self.exit_code = process.ended.result()
             self._process = None
 
     async def _probe(self, session: aiohttp.ClientSession) -> tuple[str, bool]:

@@ -7,18 +7,18 @@ import math
 import os
 import secrets
 import signal
-import subprocess
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
-from . import module, procfs, waiting
+from . import procfs
 from .build import place_addresses, pod_specs
 from .discovery import Worker, publish, render
 from .errors import LocalError
 from .leftovers import end_leftovers
+from .lifeline import Lifeline
 from .logfile import LogFile
 from .podrunner import PodRunner, RestartPolicy
 from .run import Run
@@ -66,8 +66,7 @@ class Supervisor:
         self._checking: asyncio.Task[dict[str, Any]] | None = None
         self._checked: tuple[int, ...] = ()
         self._check_due = math.inf
-        self._lifeline: int | None = None
-        self._reaper: subprocess.Popen[bytes] | None = None
+        self._lifeline: Lifeline | None = None
         self._up = False
         self._stopping = False
         self.stopped_by: signal.Signals | None = None
@@ -132,7 +131,7 @@ class Supervisor:
         self._dir.clear_run()
         self._dir.create()
         addresses = place_addresses(self._run, self._dir, self._pods, self._state)
-        self._watch_over_us()
+        self._lifeline = Lifeline(self._state.instance)
         specs = pod_specs(self._run, self._dir, self._pods, addresses, self._state.instance)
         publish(self._dir.discovery_file, self._discovery())
         policy = RestartPolicy(first=self._run.first_pause)
@@ -253,16 +252,6 @@ class Supervisor:
             self._changed.set()
             await asyncio.sleep(_MEASURE_SECONDS)
 
-    def _watch_over_us(self) -> None:
-        """Start the process that ends what is left should this one be killed."""
-        reader, self._lifeline = os.pipe()
-        self._reaper = subprocess.Popen(  # noqa: S603
-            module.command("kvserving_operator.local.reaper", self._state.instance),
-            stdin=reader, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-            env=module.environment(), cwd="/",
-        )  # fmt: skip
-        os.close(reader)
-
     async def _end(self) -> None:
         """Stop all pods in drain order and see that nothing is left."""
         self._stopping = True
@@ -272,13 +261,8 @@ class Supervisor:
             self._hurry.set()  # it failed: there is nothing to drain
         for roles in [("router", "decode", "prefill")] if self._hurry.is_set() else _STOP_ORDER:
             await self._stop_roles(roles)
-        while left := procfs.instance_processes(self._state.instance):
-            procfs.send(left, signal.SIGKILL)
-            await waiting.all_gone_async(left, 5.0)
         if self._lifeline is not None:
-            os.close(self._lifeline)
-        if self._reaper is not None:
-            await asyncio.to_thread(self._reaper.wait)
+            await self._lifeline.close()
 
     async def _stop_roles(self, roles: tuple[str, ...]) -> None:
         tasks = [task for task, runner in self._tasks.items() if runner.spec.pod.role in roles]

@@ -282,10 +282,16 @@ def _no_receipt(who: str, revision: str, seen: Counters | Failure | None, counte
     )
 
 
+_WAYS_OUT = {
+    "expired": ": lengthen spec.transfer.lease, or set the nodes' clocks, which differ",
+    "bad_signature": ": the roles hold different keys; restart the one whose key is old",
+}
+
+
 def _refusal(who: str, receipt: Receipt) -> Verdict:
     return Verdict(
         f"{receipt.refused}: {who} (revision {receipt.revision}) refused the transfer parameters and computed the "
-        "prompt again",
+        f"prompt again{_WAYS_OUT.get(str(receipt.refused), '')}",
         _REFUSALS.get(str(receipt.refused), Cause.REFUSED),
         receipt,
     )

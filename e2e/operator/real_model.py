@@ -1,0 +1,36 @@
+"""What real engines need of this machine: an interpreter with vLLM, and a tiny model."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+_MAKER = Path(__file__).parents[2] / "examples" / "tiny_model.py"
+_MODEL_SECONDS = 120
+
+
+class NoEngine(Exception):
+    """There is no interpreter with vLLM; the message says how to get one."""
+
+
+def engine_python(environ: Mapping[str, str] = os.environ) -> str:
+    """Return the interpreter that KVSERVING_ENGINE_PYTHON names; raise ``NoEngine`` where there is none."""
+    found = environ.get("KVSERVING_ENGINE_PYTHON")
+    if not found:
+        raise NoEngine(
+            "real engines need KVSERVING_ENGINE_PYTHON, the interpreter that has vLLM: `make install-engine`"
+        )
+    if shutil.which(found) is None:
+        raise NoEngine(f"KVSERVING_ENGINE_PYTHON={found} is not a program: `make install-engine` makes one with vLLM")
+    return found
+
+
+def tiny_model(python: str) -> Path:
+    """Return the folder of the tiny model, made once per machine."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    folder = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models" / "tiny-qwen3"
+    subprocess.run([python, str(_MAKER), "qwen3", str(folder)], check=True, timeout=_MODEL_SECONDS)
+    return folder
