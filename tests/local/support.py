@@ -95,7 +95,7 @@ class Outcome:
         return ("verified: by the test" if self.ok else "not verified: by the test",)
 
     def to_json(self) -> dict[str, Any]:
-        return {"ok": self.ok}
+        return {"ok": self.ok, "at": 1.0}
 
 
 @dataclass

@@ -36,7 +36,7 @@ def test_pods_come_up_with_an_address_each_and_the_router_where_it_was_asked_for
             assert len(addresses) == 3
             assert (pod(state, "router").address, pod(state, "router").port) == run.listen
             assert all(p.ready and p.restarts == 0 for p in state.pods)
-            assert state.verification == {"ok": True, "lines": ["verified: by the test"]}
+            assert state.verification == {"ok": True, "at": 1.0, "lines": ["verified: by the test"]}
             assert json.loads(directory.state_file.read_text())["phase"] == "Ready"
             workers = json.loads(directory.discovery_file.read_text())
             assert workers == {

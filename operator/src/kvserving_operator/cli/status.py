@@ -18,9 +18,12 @@ def command(name: str | None, output: str) -> int:
 
     require_linux()
     from ..local import client
+    from ..local.errors import LocalError
     from .summary import print_state
 
     states = [state for d in client.find(name) if (state := client.current(d)) is not None]
+    if name is not None and not states:
+        raise LocalError(f"the state of {name} cannot be read just now; if it runs, it writes a new one within seconds")
     if output == "json":
         data = [state.as_dict() for state in states]
         click.echo(json.dumps(data[0] if name is not None else data, indent=2))

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,8 @@ from .leftovers import end_leftovers
 from .run import Run
 from .state import DEGRADED, FAILED, LOST, READY, ServiceDir, State, services
 
+SILENT_SECONDS = 30.0
+"""A supervisor that runs writes its state every few seconds."""
 _BUSY = "{name} is just being started or stopped by another command; try again when it is done"
 
 
@@ -89,6 +92,9 @@ def current(directory: ServiceDir) -> State | None:
     if state is None or state.phase == FAILED:
         return state
     if state.supervised:
+        if (silent := time.time() - state.updated) > SILENT_SECONDS:
+            text = f"its supervisor has written nothing for {silent:.0f} s: the disk is full, or it stands still"
+            state = replace(state, message=state.message or text)
         pods = tuple(
             replace(pod, memory=procfs.memory_bytes(procfs.session_processes(pod.pid))) if pod.pid else pod
             for pod in state.pods

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 LIMIT = 16 * 2**20
@@ -19,7 +22,10 @@ _NOTABLE = re.compile(
 
 
 class LogFile:
-    """Takes the output of a process in pieces. A run begins a file of its own."""
+    """Takes the output of a process in pieces. A run begins a file of its own.
+
+    What a full disk does not take is left out, and the file says how much: a process whose output nobody reads stops.
+    """
 
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
         self.path = path
@@ -29,6 +35,8 @@ class LogFile:
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the pod
         self._size = 0
         self._partial = b""
+        self._lost = 0
+        self._why = ""
         self._lines: deque[str] = deque(maxlen=200)
         self.notable = ""
 
@@ -38,17 +46,34 @@ class LogFile:
 
     def write(self, data: bytes) -> None:
         """Append output; the file is turned over when it has reached its limit."""
-        if self._size + len(data) > self._limit and self._size:
-            self._file.close()
-            self.path.replace(self._older)
-            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115
-            self._size = 0
-        self._file.write(data)
-        self._size += len(data)
+        try:
+            if self._size + len(data) > self._limit and self._size:
+                self._turn_over()
+            if self._lost:
+                self._append(f"[kvserving] {self._lost} bytes of output are missing here: {self._why}\n".encode())
+                self._lost = 0
+            self._append(data)
+        except OSError as error:
+            self._lost += len(data)
+            self._why = error.strerror or str(error)
         *whole, self._partial = (self._partial + data).split(b"\n")
         self._partial = self._partial[-4096:]
         for line in whole:
             self._take(line.decode(errors="replace").rstrip("\r"))
+
+    def _turn_over(self) -> None:
+        with suppress(FileNotFoundError):
+            self.path.replace(self._older)
+        fresh = open(self.path, "ab", buffering=0)  # noqa: SIM115
+        self._file.close()
+        self._file = fresh
+        self._size = 0
+
+    def _append(self, data: bytes) -> None:
+        written = self._file.write(data) or 0
+        self._size += written
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def note(self, text: str) -> None:
         """Add a line of the executor itself."""

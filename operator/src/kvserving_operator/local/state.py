@@ -91,7 +91,15 @@ class State:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> State:
-        """The reverse of ``as_dict``; members of another release are left out."""
+        """The reverse of ``as_dict``; members of another release are left out.
+
+        Raises ``KeyError``, ``TypeError`` or ``AttributeError`` for what is no state.
+        """
+        for name in ("router", "supervisor"):
+            if not isinstance(data[name], dict):
+                raise TypeError(f"{name} is no object")
+        if data.get("verification") is not None:
+            data["verification"]["lines"], float(data["verification"]["at"])
         known = {f.name for f in fields(cls)}
         pod_fields = {f.name for f in fields(PodState)}
         pods = tuple(PodState(**{k: v for k, v in pod.items() if k in pod_fields}) for pod in data.get("pods", ()))
@@ -136,7 +144,7 @@ class ServiceDir:
             return State.from_dict(json.loads(self.state_file.read_text()))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, AttributeError):
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             self.state_file.replace(self.state_file.with_name("state.json.damaged"))
             return None
 
@@ -210,6 +218,10 @@ def write_atomic(path: Path, text: str, mode: int = 0o600) -> None:
     """Write beside ``path`` and rename over it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(text)
-    os.replace(temporary, path)
+    try:
+        with os.fdopen(descriptor, "w") as handle:
+            handle.write(text)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise

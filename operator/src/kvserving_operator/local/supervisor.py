@@ -67,6 +67,7 @@ class Supervisor:
         self._checked: tuple[int, ...] = ()
         self._check_due = math.inf
         self._lifeline: Lifeline | None = None
+        self._unwritten = ""
         self._up = False
         self._stopping = False
         self.stopped_by: signal.Signals | None = None
@@ -177,7 +178,7 @@ class Supervisor:
             await cancel(stop)
 
     def _reconcile(self) -> None:
-        publish(self._dir.discovery_file, self._discovery())
+        self._publish()
         if self._router_waits and all(r.ready for r in self._runners if r.spec.pod.is_engine):
             for runner in self._runners:
                 if runner not in self._tasks.values():
@@ -287,12 +288,27 @@ class Supervisor:
         senders = [task for task, r in self._tasks.items() if r.spec.pod.role == _SENDERS.get(role)]
         return bool(senders) and all(task.done() for task in senders)
 
+    def _publish(self) -> None:
+        """Tell the router its engines. A disk that is full is asked again with the next measurement."""
+        try:
+            publish(self._dir.discovery_file, self._discovery())
+        except OSError as error:
+            self._unwritten = str(error)
+
     def _report(self, state: State) -> None:
-        """Write the state and tell the listener."""
+        """Write the state and tell the listener. Engines that serve go on where the disk takes no state."""
         pods = tuple(r.state for r in self._runners) or state.pods
         self._state = replace(state, pods=pods, updated=time.time())
-        self._dir.write(self._state)
-        self._listener(self._state)
+        try:
+            self._dir.write(self._state)
+        except OSError as error:
+            self._unwritten = str(error)
+        if self._unwritten:
+            message = f"the state cannot be written: {self._unwritten}. Free some space; the service goes on"
+            self._listener(replace(self._state, message=self._state.message or message))
+            self._unwritten = ""
+        else:
+            self._listener(self._state)
 
 
 def _served_model(run: Run) -> str:
