@@ -23,7 +23,7 @@ from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.process_runtime import ProcessRuntime
 from e2e.local.asking import Texts
-from e2e.operator.objects import condition, path_of
+from e2e.operator.objects import condition, eventually, path_of
 from e2e.operator.real_model import NoEngine, engine_python, tiny_model
 from e2e.operator.running import ROOT, Operator, operator_user
 
@@ -165,12 +165,19 @@ def test_a_decode_that_recomputes_is_reported_within_a_minute_and_ready_returns_
     assert set(statuses) == {200}
 
 
-def test_a_killed_decode_is_seen_is_restarted_and_answers_again(service: Service) -> None:
+def test_a_killed_decode_is_seen_is_restarted_proved_again_and_answers(service: Service) -> None:
     service.wait("Ready", "True", timeout=UP_SECONDS)
+    proofs = service.operator.metric("kvserving_operator_verifications_total", reason="Verified")
     os.kill(service.runtime.pid(service.namespace, service.pod("decode")["metadata"]["name"]), signal.SIGKILL)
     service.wait("DecodeReady", "False", timeout=20)
     service.wait("Ready", "True", timeout=UP_SECONDS)
     assert service.pod("decode")["status"]["containerStatuses"][0]["restartCount"] == 1
+    eventually(
+        lambda: service.operator.metric("kvserving_operator_verifications_total", reason="Verified"),
+        lambda count: count > proofs,
+        what="the new process is proved to receive KV, long before the interval is over",
+        timeout=60,
+    )
     assert service.ask() == 200
 
 

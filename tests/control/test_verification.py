@@ -51,10 +51,13 @@ class Stage:
         verdict = Verdict("so it is", self.cause)
         return Verification(how["revision"], 0.0, (PairResult("p", "d", verdict),))
 
-    def see(self, *decodes: str) -> View:
+    def see(self, *decodes: str, restarts: int = 0) -> View:
+        """A view with these decodes, whose containers were started again so often."""
         revision = self.plan.revision
+        containers = [{"name": "engine", "restartCount": restarts}]
+        engines = [pod(name, "decode", revision, containerStatuses=containers) for name in decodes]
         pods = [pod("p", "prefill", revision), pod("r", "router", revision)]
-        return view(self.serving, children(self.serving), *pods, *(pod(name, "decode", revision) for name in decodes))
+        return view(self.serving, children(self.serving), *pods, *engines)
 
     def ask(self, seen: View) -> Standing:
         return self.verifications.ask(seen, self.plan, self.read, routed=True)
@@ -97,6 +100,18 @@ def test_it_is_repeated_at_the_interval_and_for_new_pods() -> None:
         assert len(stage.probes) == 3
         assert {engine.pod for engine in stage.probes[-1]["engines"]} == {"p", "d", "e"}
         assert stage.probes[-1]["router"].pod == "r"
+
+    run(work)
+
+
+def test_a_restarted_container_is_another_peer() -> None:
+    async def work() -> None:
+        stage = Stage()
+        await stage.settle(stage.see("d"))
+        await stage.settle(stage.see("d", restarts=1))
+        assert len(stage.probes) == 2
+        await stage.settle(stage.see("d", restarts=1))
+        assert len(stage.probes) == 2
 
     run(work)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kvserving_operator.local import procfs
+from kvserving_operator.local import client, procfs
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.state import ServiceDir, State
 
@@ -236,6 +236,19 @@ def test_a_transfer_that_is_not_proved_leaves_the_service_up_and_degraded(direct
             state = await service.until(lambda s: s.verification is not None)
             assert state.phase == "Degraded"
             assert all(p.ready for p in state.pods)
+
+    asyncio.run(go())
+
+
+def test_a_signal_makes_it_verify_at_once(directory: ServiceDir) -> None:
+    outcomes = [Outcome(), Outcome(ok=False)]
+
+    async def go() -> None:
+        async with Service(run_of(*full()), directory, lambda state: outcomes.pop(0)) as service:
+            state = await service.until(ready)
+            client.check_again(state)
+            await service.until(lambda s: s.phase == "Degraded")
+            assert outcomes == []
 
     asyncio.run(go())
 

@@ -174,7 +174,8 @@ def test_prompts_and_keys_reach_neither_logs_nor_outcome(caplog: pytest.LogCaptu
 
 
 def test_a_local_service_is_verified_from_its_state(tmp_path: Path) -> None:
-    keys = tmp_path / "secrets" / "svc-keys"
+    # A name with dots has another one in its Secret's.
+    keys = tmp_path / "secrets" / "a-b-c-845e3-keys"
     keys.mkdir(parents=True)
     (keys / "signing").write_text(KEY.decode() + "\n")
 
@@ -185,7 +186,7 @@ def test_a_local_service_is_verified_from_its_state(tmp_path: Path) -> None:
                 for e in (*endpoints, router)
             ]
             state = {
-                "name": "svc",
+                "name": "a.b.c",
                 "revision": REVISION,
                 "served_model": "tiny",
                 "directory": str(tmp_path),

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Sequence
 
-from ..local.state import FAILED, PodState, State
+from ..api.faults import printable
+from ..local.state import DEGRADED, FAILED, PodState, State
 
 
 def print_summary(state: State, *, detached: bool) -> None:
@@ -31,7 +32,9 @@ def print_state(state: State, *, wide: bool) -> None:
     """One service: a line on the whole, a table of its pods, and its proof."""
     print(f"{state.name}  {state.phase}  {state.router['url'] or 'no router'}  model {state.served_model}")
     if state.message:
-        print(f"  {state.message}")
+        print("\n".join(f"  {printable(line)}" for line in state.message.splitlines()))
+    if state.phase == DEGRADED and (down := [pod.name for pod in state.pods if not pod.ready]):
+        print(f"  not ready: {', '.join(down)}")
     if state.pods and state.phase != FAILED:
         head = ["POD", "ROLE", "READY", "PHASE", "ADDRESS", "PID", "MEMORY", "RESTARTS", "LAST EXIT"]
         rows = [_row(pod, wide) for pod in state.pods]

@@ -8,7 +8,10 @@ import click
 @click.command("verify")
 @click.argument("name")
 def command(name: str) -> int:
-    """Send probes through the engines and the router of NAME; exit status 1 and the reason when KV did not move."""
+    """Send probes through the engines and the router of NAME; exit status 1 and the reason when KV did not move.
+
+    An engine that takes connections and does not answer is given a minute for each of two requests.
+    """
     from .platform import require_linux
 
     require_linux()
@@ -23,6 +26,8 @@ def command(name: str) -> int:
     if state is None or not state.supervised:
         raise LocalError(f"{name} does not run; `kvserving status {name}` says why")
     outcome = asyncio.run(verify(state))
+    if outcome.ok != bool(state.verification and state.verification["ok"]):
+        client.check_again(state)
     for line in outcome.lines():
         click.echo(line)
     return 0 if outcome.ok else 1

@@ -38,6 +38,8 @@ class PodState:
     failing: str
     failing_message: str
     unschedulable: str
+    restarts: int = 0
+    """How often its containers were started again, in sum: each time another process took the pod's address."""
 
     def without_version(self) -> PodState:
         """Return the pod without its resource version, for comparison."""
@@ -73,6 +75,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
             if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
             else ""
         ),
+        restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
     )
 
 

@@ -71,9 +71,10 @@ class Peers:
     router: PodState | None
 
     @property
-    def uids(self) -> frozenset[str]:
-        """UIDs of all of them."""
-        return frozenset(pod.uid for pod in (*self.engines, *((self.router,) if self.router else ())))
+    def processes(self) -> frozenset[tuple[str, int]]:
+        """All of them, by UID and number of restarts: what was proved of one process says nothing of the next."""
+        pods = (*self.engines, *((self.router,) if self.router else ()))
+        return frozenset((pod.uid, pod.restarts) for pod in pods)
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class _State:
     peers: Peers | None = None
     result: Transfer | None = None
     revision: str = ""
-    probed: frozenset[str] = frozenset()
+    probed: frozenset[tuple[str, int]] = frozenset()
     due: float = 0.0
     failures: int = 0
     task: asyncio.Task[None] | None = None
@@ -139,7 +140,7 @@ class Verifications:
         state.peers = peers
         if peers is None:
             return Standing(Transfer("Unknown", Reason.STARTING, "no ready pod of every role to probe"))
-        changed = state.probed != peers.uids or state.revision != plan.revision
+        changed = state.probed != peers.processes or state.revision != plan.revision
         if state.task is None and (changed or self._now() >= state.due):
             work = self._run(view.serving.key, state, peers, plan, serving)
             state.task = asyncio.create_task(work, name=f"verify {view.serving.key}")
@@ -182,7 +183,7 @@ class Verifications:
             finally:
                 state.task = None
             before = state.result
-            state.result, state.revision, state.probed = transfer, peers.revision, peers.uids
+            state.result, state.revision, state.probed = transfer, peers.revision, peers.processes
             ok = transfer.status == "True"
             state.failures = 0 if ok else state.failures + 1
             interval = float(serving.spec.transfer.verify.interval.seconds)

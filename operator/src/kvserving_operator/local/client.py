@@ -131,6 +131,11 @@ def stop(directory: ServiceDir, on_state: Callable[[State], None]) -> bool:
     return True
 
 
+def check_again(state: State) -> None:
+    """Tell the supervisor that what it knows of the transfer is out of date: it verifies at once."""
+    procfs.send([int(state.supervisor["pid"])], signal.SIGUSR1)
+
+
 def is_stopped(directory: ServiceDir) -> bool:
     """Whether the service ran and is stopped: of it only logs are left.
 

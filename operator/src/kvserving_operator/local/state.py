@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -191,6 +192,8 @@ class ServiceDir:
 def services(base: Path | None = None) -> list[ServiceDir]:
     """Every service that has a state, in order of name."""
     folder = base or root()
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     if not folder.is_dir():
         return []
     return [ServiceDir(p.name, folder) for p in sorted(folder.iterdir()) if (p / "state.json").is_file()]
@@ -199,6 +202,8 @@ def services(base: Path | None = None) -> list[ServiceDir]:
 def logged(base: Path | None = None) -> list[str]:
     """Names of the services that have logs, those that are stopped included, in order."""
     folder = base or root()
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
     if not folder.is_dir():
         return []
     return [p.name for p in sorted(folder.iterdir()) if any((p / "logs").glob("*.log"))]

@@ -103,6 +103,11 @@ class Supervisor:
                 runner.request_hurry()
         self._stop.set()
 
+    def check_again(self) -> None:
+        """Verify as soon as all pods are ready: someone saw another result than ours."""
+        self._check_due = 0.0
+        self._changed.set()
+
     async def run(self) -> None:
         """Run until a stop is requested. The caller holds the lock of the service.
 
@@ -113,6 +118,7 @@ class Supervisor:
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         for number in numbers:
             loop.add_signal_handler(number, self.request_stop, number)
+        loop.add_signal_handler(signal.SIGUSR1, self.check_again)
         try:
             try:
                 await self._serve()
@@ -123,7 +129,7 @@ class Supervisor:
             self._report(replace(self._state, phase=FAILED, message=str(error)))
             raise
         finally:
-            for number in numbers:
+            for number in (*numbers, signal.SIGUSR1):
                 loop.remove_signal_handler(number)
         self._dir.clear()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -116,7 +117,10 @@ async def verify_local(
     ``api_key`` is what clients of the router must send; ``timeout`` bounds each call, in
     seconds. Raises ``FileNotFoundError`` when the service's signing key is not where it belongs.
     """
-    key_file = Path(state["directory"]) / "secrets" / f"{state['name']}-keys" / "signing"
+    # The Secret is called after the object, in a form that Kubernetes takes; no other holds a key of that name.
+    key_file = next(Path(state["directory"], "secrets").glob("*/signing"), None)
+    if key_file is None:
+        raise FileNotFoundError(errno.ENOENT, "the signing key is gone", str(Path(state["directory"], "secrets")))
     engines = tuple(
         Endpoint(pod["name"], pod["role"], f"http://{pod['address']}:{pod['port']}")
         for pod in state["pods"]
