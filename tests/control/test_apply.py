@@ -157,6 +157,19 @@ def test_prune_looks_again_and_spares_what_is_no_longer_ours(stage: Stage) -> No
     assert outcome.problems == {}
 
 
+def test_a_child_that_prune_does_not_find_is_known_again_once_it_is_seen(stage: Stage) -> None:
+    """An apiserver that lags knows neither the child nor the spec that names it; the child is still there."""
+    stage.apply()
+    doomed = tuple(child for child in stage.view.owned() if child.kind == "ConfigMap")
+    identity = doomed[0].identity
+    body = stage.api.objects.pop(("ConfigMap", "prod", doomed[0].name))
+    asyncio.run(stage.applier.prune(stage.view, doomed, Outcome()))
+    assert identity not in stage.view.children
+    stage.api.objects["ConfigMap", "prod", doomed[0].name] = body
+    stage.see("ConfigMap", doomed[0].name)
+    assert identity in stage.view.children
+
+
 SECRET = GeneratedSecret("qwen-keys", {"signing": 32})
 
 

@@ -80,8 +80,9 @@ def test_a_live_list_removes_what_the_watch_missed_and_spares_what_came_after() 
     made, _ = store()
     made.put_child(KEY, child("1"))
     known = made.known("ConfigMap")
-    made.put_child(KEY, child("5", uid="new"))
     assert made.retain("ConfigMap", [], known, "9") == 1
+    made.put_child(KEY, child("5", uid="new"))
+    assert made.retain("ConfigMap", [], known, "9") == 0
     found = made.view(KEY)
     assert found is not None
     assert [c.uid for c in found.children.values()] == ["new"]

@@ -85,7 +85,8 @@ class Applier:
             try:
                 body = await self._kube.get(resource, child.namespace, child.name)
                 if body is None:
-                    self._store.remove_child(view.serving.key, child.kind, child.name, child.uid)
+                    # No deletion was told yet: an apiserver that lags may not know the child, which is still there.
+                    self._store.doubt_child(view.serving.key, child.kind, child.name, child.uid)
                     continue
                 live = child_of(body, child.api_version, child.kind)
                 if live.owner is None or live.owner.uid != view.serving.uid or live.deleting:

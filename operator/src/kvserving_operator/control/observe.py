@@ -241,8 +241,12 @@ class Store:
                 self._changed(key)
 
     def remove_child(self, key: Key, kind: str, name: str, uid: str) -> None:
-        """Forget a child of this ``uid``."""
+        """Forget a child of this ``uid`` for good."""
         self._bury(uid)
+        self.doubt_child(key, kind, name, uid)
+
+    def doubt_child(self, key: Key, kind: str, name: str, uid: str) -> None:
+        """Forget a child of this ``uid`` until it is seen again."""
         children = self._children.get(key, {})
         known = children.get((kind, name))
         if known is not None and known.uid == uid:
@@ -278,7 +282,9 @@ class Store:
         Entries are (key, name, uid). A watch that lost a deletion is healed by this. What was seen in a state newer
         than ``version``, that of the list, stays: an apiserver that lags does not know it yet.
         """
-        gone = [entry for entry in set(known) - set(listed) if newer(version, self._version(kind, *entry))]
+        missing = [(entry, self._version(kind, *entry)) for entry in set(known) - set(listed)]
+        # Without a version it went, or was replaced, while the list was read: the watch has told.
+        gone = [entry for entry, seen in missing if seen and newer(version, seen)]
         for key, name, uid in gone:
             if kind == "KVServing":
                 self.remove_serving(key, uid)
