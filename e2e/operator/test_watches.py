@@ -40,6 +40,15 @@ def wait_planned(plane: ControlPlane, namespace: str, timeout: float = 40) -> Js
     return plane.api.get(path_of(namespace))
 
 
+def wait_one_decode(plane: ControlPlane, namespace: str) -> None:
+    """Return once one decode of one is left; a surplus engine is counted until it has stopped."""
+    eventually(
+        lambda: wait_planned(plane, namespace)["status"]["roles"]["decode"]["summary"],
+        lambda summary: summary == "1/1",
+        what="one decode of one",
+    )
+
+
 def test_an_operator_that_starts_with_a_stale_view_deletes_and_doubles_nothing(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
@@ -79,12 +88,7 @@ def test_an_object_that_a_stale_list_lacks_is_not_forgotten(
         # Looked at before anything is deleted in truth: a list may be quicker than the watch, which counts as well.
         assert operator.metric("kvserving_operator_resync_healed_total") == 0
     plane.api.merge(path_of(namespace), {"spec": {"decode": {"replicas": 1}}})
-    # The surplus engine is counted until it has stopped.
-    eventually(
-        lambda: wait_planned(plane, namespace)["status"]["roles"]["decode"]["summary"],
-        lambda summary: summary == "1/1",
-        what="one decode of one",
-    )
+    wait_one_decode(plane, namespace)
 
 
 @pytest.mark.parametrize("fault", [DropEvent(), DuplicateEvent()], ids=["lost", "told_twice"])
@@ -114,8 +118,7 @@ def test_a_watch_that_stands_still_without_an_end_is_opened_anew(
     stalled = time.monotonic()
     rule = proxy.add(EventMatch(resource="kvservings", times=1), StallWatch())
     plane.api.merge(path_of(namespace), {"spec": {"decode": {"replicas": 1}}})
-    found = wait_planned(plane, namespace, timeout=30)
-    assert found["status"]["roles"]["decode"]["summary"] == "1/1"
+    wait_one_decode(plane, namespace)
     assert time.monotonic() - stalled > 2, "the watch did not stand still"
     assert rule.hits == 1
 
