@@ -76,6 +76,7 @@ check: $(VENV)/.dev ## lint, types, import rules, generated files
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
 	$(BIN)/python -m kvserving_operator.control.permissions --check examples/operator
 	$(BIN)/python -m kvserving_operator.control.reference --check docs
+	$(BIN)/python -m kvserving_operator.control.pod_fields --check operator/src/kvserving_operator/plan/assets
 
 .PHONY: format
 format: $(VENV)/.dev ## format the code and mend what the linter can
@@ -87,6 +88,7 @@ generate: $(VENV)/.installed ## write the generated files again
 	$(BIN)/python -m kvserving_operator.api.schema --write crds
 	$(BIN)/python -m kvserving_operator.control.permissions --write examples/operator
 	$(BIN)/python -m kvserving_operator.control.reference --write docs
+	$(BIN)/python -m kvserving_operator.control.pod_fields --write operator/src/kvserving_operator/plan/assets
 
 .PHONY: requirements
 requirements: $(VENV)/.bootstrapped ## resolve the requirement files again

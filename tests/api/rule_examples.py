@@ -69,6 +69,13 @@ OWNED_FLAGS = {
 }
 SHARED_FLAGS = {
     "dtype": ["--dtype=float16"],
+    "disable-sliding-window": ["--disable-sliding-window", "--no-disable-sliding-window"],
+    "hf-config-path": ["--hf-config-path=x"],
+    "load-format": ["--load-format", "--load_format=dummy"],
+    "mm-processor-kwargs": ["--mm-processor-kwargs.num_crops", "--mm_processor_kwargs={}"],
+    "model-impl": ["--model-impl=transformers"],
+    "prefill-context-parallel-size": ["--prefill-context-parallel-size", "-pcp=2", "-pcp"],
+    "quantization-config": ["--quantization-config={}", "--quantization_config"],
     "quantization": ["--quantization", "-q", "-qfp8"],
     "attention-backend": ["--attention_backend"],
     "attention-config": ["--attention-config.backend", "-ac"],
@@ -97,10 +104,7 @@ FREE_ARGS = [
     "256",
     "--enable-log-requests",
     "--middleware=x.Y",
-    "--model-impl=auto",
     "--port=8300",
-    "--load-format=auto",
-    "--hf-config-path=x",
     "--kv-events-config={}",
     "model",
     "--tokenizers-x",
@@ -111,6 +115,10 @@ ENGINE_FREE_ARGS = [
     "-q=fp8",
     "--config-format=auto",
     "--chat-template=/t",
+    "--model-impl=auto",
+    "--load-format=auto",
+    "--hf-config-path=x",
+    "-pcp=2",
     "--gpu-memory-utilization=0.9",
 ]
 
@@ -232,6 +240,12 @@ def _roles() -> Iterator[Example]:
         yield Example(
             f"{scaling}: metric name only for custom", {scaling: named}, {scaling: {"max": 3, "metricName": "m"}}
         )
+        for name in ("a/b", "a%b", ".", ".."):
+            yield Example(
+                f"{scaling}: metric name is one word",
+                {scaling: {**named, "metricName": "a.b:c_d..."}},
+                {scaling: {**named, "metricName": name}},
+            )
 
 
 def _second_tier() -> Iterator[Example]:
@@ -258,13 +272,37 @@ def _second_tier() -> Iterator[Example]:
         yield example(f"{field} only for s3", {**S3, field: value}, {**MANAGED, field: value})
     yield example("s3 url names a bucket", S3, {"type": "s3", "url": "https://s3.example.org/bucket"})
     yield example("external url is an address", external, {"type": "external", "url": "store:6379"})
-    for url in ("redis://user:secret@store:6379", "redis://store:6379?password=x"):
+    for url in (
+        *("redis://user:secret@store:6379", "redis://user:se/cret@store:6379", "redis://store:6379?password=x"),
+        *(
+            "redis://store?PASSWORD=x",
+            "redis://store?a=b&redis_Auth_Token=x",
+            "redis://store;pw=x",
+            "redis://store?key=x",
+        ),
+    ):
         yield Example(f"{L2}: no credentials in url", {L2: external}, {L2: {"type": "external", "url": url}})
+    for url in ("mooncake://u:pw@h:1", "Mooncake://u:pw@h:1", "u:pw@h:1", "h:1?token=x"):
+        yield Example(
+            f"{L2}: no credentials in url",
+            {L2: {"type": "mooncake", "url": "mooncake://h:1"}},
+            {L2: {"type": "mooncake", "url": url}},
+        )
     yield Example(
-        f"{L2}: endpoint without credentials",
-        {L2: {**S3, "endpoint": "https://s3.example.org"}},
-        {L2: {**S3, "endpoint": "https://user:secret@s3.example.org"}},
+        f"{L2}: no credentials in url",
+        {L2: {"type": "s3", "url": "s3://bucket/a@b/monkey=1"}},
+        {L2: {"type": "s3", "url": "s3://bucket/a?secret_access_key=x"}},
     )
+    for endpoint in (
+        "https://user:secret@s3.example.org",
+        "https://s3.example.org?token=x",
+        "https://s3.example.org#x",
+    ):
+        yield Example(
+            f"{L2}: endpoint without credentials",
+            {L2: {**S3, "endpoint": "https://s3.example.org:9000/path"}},
+            {L2: {**S3, "endpoint": endpoint}},
+        )
 
 
 def _model() -> Iterator[Example]:

@@ -19,6 +19,31 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"configMapKeyRef": {**SECRET, "key": "a/b"}}, ".configMapKeyRef.key", "'a/b' is no key"),
     ({"secretKeyRef": {**SECRET, "namespace": "c"}}, ".secretKeyRef", "namespace is no field of secretKeyRef"),
     ({"fieldRef": {"fieldPath": "status.phase"}}, ".fieldRef.fieldPath", "status.podIP"),
+    ({"secretKeyRef": {**SECRET, "name": "a" * 254}}, ".secretKeyRef.name", "is not a name"),
+    *(
+        ({"secretKeyRef": {**SECRET, "key": key}}, ".secretKeyRef.key", f"'{key}' is no key")
+        for key in (".", "..", "..x")
+    ),
+    ({"configMapKeyRef": {**SECRET, "key": "a" * 254}}, ".configMapKeyRef.key", "is no key"),
+    ({"secretKeyRef": {**SECRET, "optional": "yes"}}, ".secretKeyRef.optional", "is not true or false"),
+    ({"fieldRef": {"fieldPath": "metadata.uid", "apiVersion": "v2"}}, ".fieldRef.apiVersion", "'v2' is no version"),
+    ({"fieldRef": {"fieldPath": "metadata.labels['a b']"}}, ".fieldRef.fieldPath", "'a b' is no key of a label"),
+    ({"fieldRef": {"fieldPath": "metadata.labels['A.B/c']"}}, ".fieldRef.fieldPath", "'A.B/c' is no key of a label"),
+    (
+        {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1Mi"}},
+        ".resourceFieldRef.divisor",
+        "'1Mi' is no divisor of limits.cpu: use 1 or 1m",
+    ),
+    (
+        {"resourceFieldRef": {"resource": "requests.memory", "divisor": "2Mi"}},
+        ".resourceFieldRef.divisor",
+        "'2Mi' is no divisor",
+    ),
+    (
+        {"resourceFieldRef": {"resource": "limits.cpu", "containerName": 5}},
+        ".resourceFieldRef.containerName",
+        "not text",
+    ),
     ({"resourceFieldRef": {"resource": "limits.gpu"}}, ".resourceFieldRef.resource", "limits.cpu"),
 ]
 
@@ -37,7 +62,12 @@ def test_a_source_that_the_apiserver_refuses_is_refused_once(section: str, sourc
         {"secretKeyRef": {**SECRET, "optional": True}},
         {"configMapKeyRef": {"name": "a.b", "key": "c_d.txt"}},
         {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.labels['example.com/a']"}},
+        {"fieldRef": {"fieldPath": "metadata.annotations['Example.com/A']"}},
         {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi", "containerName": "engine"}},
+        {"resourceFieldRef": {"resource": "limits.cpu", "divisor": "1000m"}},
+        {"resourceFieldRef": {"resource": "requests.cpu", "divisor": "1m"}},
+        {"resourceFieldRef": {"resource": "limits.ephemeral-storage", "divisor": 0}},
+        {"secretKeyRef": {"name": "a" * 253, "key": ".a..b"}},
     ],
 )
 def test_sources_that_the_apiserver_takes_are_accepted(source: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (with_engine(startupProbe={"successThreshold": 2}), f"{ENGINE}.startupProbe.successThreshold", "1 only"),
     (with_side(readinessProbe={"periodSeconds": 2}), f"{SIDE}.readinessProbe", "does nothing"),
     (with_side(lifecycle={"preStop": TWO}), f"{SIDE}.lifecycle.preStop", "exclude each other"),
-    (with_engine(**{"$patch": "replace"}), "spec.prefill.template.spec.containers[0].$patch", "directive of a patch"),
+    (with_engine(**{"$patch": "replace"}), f"{ENGINE}.$patch", "directive of a patch"),
     ({"spec": {"$retainKeys": ["volumes"]}}, "spec.prefill.template.spec.$retainKeys", "directive of a patch"),
     ({"spec": {"containers": [{"name": "vllm"}]}}, "containers[vllm]", "the rendered one is named engine"),
     ({"spec": {"containers": [{"name": "engine"}] * 2}}, "spec.containers", "engine names 2 containers"),
@@ -91,15 +91,53 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ),
     (with_side(ports=[{"name": "a", "containerPort": n} for n in (1, 2)]), f"{SIDE}.ports", "a names 2 ports"),
     (with_side(ports=[{"containerPort": 9}, {"containerPort": 9}]), f"{SIDE}.ports", "9/TCP is declared twice"),
-    (with_side(ports=[{"containerPort": "9"}]), f"{SIDE}.ports", "not a port from 1 to 65535"),
+    (with_side(ports=[{"containerPort": "9"}]), f"{SIDE}.ports[0].containerPort", "remove the quotes"),
+    (with_side(ports=[{"containerPort": 70000}]), f"{SIDE}.ports", "not a port from 1 to 65535"),
+    (with_side(ports=[{"name": "a"}]), f"{SIDE}.ports[0].containerPort", "is required"),
     (with_side(ports=[{"name": "much-too-long-name", "containerPort": 9}]), f"{SIDE}.ports", "no name of a port"),
     (with_engine(env=[{"name": "A", "value": 1}]), f"{ENGINE}.env[0].value", "put it in quotes"),
     (with_engine(env=[{"name": "A", "value": "1"}] * 2), f"{ENGINE}.env[1]", "A is given twice"),
-    (with_engine(env=[{"value": "1"}]), f"{ENGINE}.env[0]", "needs a name"),
+    (with_engine(env=[{"value": "1"}]), f"{ENGINE}.env[0].name", "is required"),
     (with_engine(env=[{"name": "A", "value": "1", "valueFrom": {}}]), f"{ENGINE}.env[0]", "both value and valueFrom"),
     (with_side(env=[{"name": "A", "valueFrom": {}}]), f"{SIDE}.env[0].valueFrom", "names no source"),
-    (with_side(command=["sleep", 5]), f"{SIDE}.command", "put numbers in quotes"),
+    (with_side(command=["sleep", 5]), f"{SIDE}.command[1]", "is not text: put it in quotes"),
     (with_side(resources={"limits": {"memory": "64GB"}}), f"{SIDE}.resources.limits.memory", "'64GB' is not an amount"),
+    *(
+        (with_side(env=[{"name": n, "value": ""}]), f"{SIDE}.env[0]", "no digit first")
+        for n in ("1A", "A B", "A=B", "..")
+    ),
+    *(
+        (with_engine(livenessProbe={key: -1}), f"{ENGINE}.livenessProbe.{key}", "-1 is negative")
+        for key in ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "failureThreshold")
+    ),
+    (
+        with_engine(readinessProbe={"terminationGracePeriodSeconds": 5}),
+        f"{ENGINE}.readinessProbe.terminationGracePeriodSeconds",
+        "remove it",
+    ),
+    (
+        with_engine(livenessProbe={"terminationGracePeriodSeconds": 0}),
+        f"{ENGINE}.livenessProbe.terminationGracePeriodSeconds",
+        "use 1 or more",
+    ),
+    (
+        with_engine(livenessProbe={"httpGet": {"port": 0}}),
+        f"{ENGINE}.livenessProbe.httpGet.port",
+        "'0' is neither a port",
+    ),
+    (with_engine(livenessProbe={"tcpSocket": {"port": "A_"}}), f"{ENGINE}.livenessProbe.tcpSocket.port", "name of one"),
+    (with_side(livenessProbe={"grpc": {"port": 70000}}), f"{SIDE}.livenessProbe.grpc.port", "'70000' is not a port"),
+    (
+        {"spec": {"initContainers": [{"name": "side", "image": "a", "livenessProbe": {"grpc": {"port": 1}}}]}},
+        "initContainers[side].livenessProbe",
+        "set restartPolicy to Always",
+    ),
+    (
+        {"metadata": {"annotations": {"a": "b" * 2**18}}},
+        "metadata.annotations",
+        "262145 bytes are more than the 262144",
+    ),
+    ({"metadata": {"labels": {f"{'a.' * 127}b/c": "d"}}}, "metadata.labels", "is no key"),
     ({"metadata": {"labels": {"a": 1}}}, "metadata.labels.a", "put it in quotes"),
     ({"metadata": {"labels": {"a": "b c"}}}, "metadata.labels.a", "no value of a label"),
     ({"metadata": {"annotations": {"a b": "c"}}}, "metadata.annotations", "no key"),

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 from pydantic import ValidationError
 
-from . import rules
+from . import metadata, rules
 from .faults import Fault, InvalidSpec, printable
 from .fields import unknown
-from .parse import MAX_BYTES, parse, plain
+from .parse import MAX_BYTES, TOO_LARGE, parse, plain
 from .v1alpha1 import API_VERSION, GROUP, KIND, KVServing
 from .words import suggestion, translate
+
+# The object can be read whatever these hold.
+_LOOSE = ("metadata.labels", "metadata.annotations")
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,26 @@ def inspect_file(path: Path, *, strict: bool = True) -> Reading:
     """Return object and faults of the file at ``path``; never raises."""
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        text = data.decode("utf-8-sig")
-        base_dir = path.absolute().parent
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        return Reading(None, (Fault("", f"{printable(str(path))}: line {line}: not UTF-8 text"),))
+            return inspect_stream(file, printable(str(path)), strict=strict, base_dir=path.absolute().parent)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         return Reading(None, (Fault("", f"{printable(str(path))}: cannot be read: {reason or 'not a usable path'}"),))
+
+
+def inspect_stream(stream: IO[bytes], name: str, *, strict: bool, base_dir: Path | None = None) -> Reading:
+    """Return object and faults of the text in ``stream``, which faults call ``name``.
+
+    Reads no more than shows that there is too much. Raises ``OSError`` or ``ValueError`` where
+    ``stream`` cannot be read, nothing else.
+    """
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        return Reading(None, (Fault("", TOO_LARGE),))
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        return Reading(None, (Fault("", f"{name}: line {line}: not UTF-8 text"),))
     return inspect(text, strict=strict, base_dir=base_dir)
 
 
@@ -84,7 +98,7 @@ def inspect(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | N
     faults += _version_faults(value)
     surplus, known = unknown(KVServing, {key: value[key] for key in value if key != "status"})
     if strict:
-        faults += surplus
+        faults += (*surplus, *metadata.faults(value.get("metadata")))
     serving: KVServing | None = None
     if not any(fault.path in ("apiVersion", "kind") for fault in faults):
         try:
@@ -92,7 +106,7 @@ def inspect(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | N
         except ValidationError as error:
             seen = {fault.path for fault in faults}
             faults += tuple(fault for fault in translate(error) if fault.path not in seen)
-    broken = [fault.path for fault in faults if fault not in surplus]
+    broken = [fault.path for fault in faults if fault not in surplus and not fault.path.startswith(_LOOSE)]
     if broken:
         serving = None
     return Reading(serving, faults + rules.violations(known, broken=broken))

@@ -6,9 +6,10 @@ text), no duplicate keys, one document.
 
 from __future__ import annotations
 
+import json
 import math
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ import yaml
 from .faults import Fault, InvalidSpec
 
 MAX_BYTES = 524_288
+TOO_LARGE = f"the file is larger than {MAX_BYTES} bytes: it cannot be one KVServing"
 MAX_DEPTH = 64
 MAX_VALUES = 50_000
 _UNREADABLE = (
@@ -34,8 +36,20 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
+_MERGE = "tag:yaml.org,2002:merge"
+
+
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without dates, base-60 numbers and duplicate keys, its brackets nested ``MAX_DEPTH`` deep at most."""
+    """Safe YAML without dates, base-60 numbers and duplicate keys, of bounded depth and size.
+
+    Brackets are nested ``MAX_DEPTH`` deep at most, and merges (``<<``) bring ``MAX_VALUES`` fields at most.
+    """
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._merged = 0
+        # The nodes stay referenced, so that no other one gets the identity of one that is done.
+        self._flat: dict[int, yaml.MappingNode] = {}
 
     def fetch_flow_collection_start(self, token_class: type[yaml.Token]) -> None:
         # The scanner looks at every open bracket for each token: thousands of them take it minutes.
@@ -43,18 +57,51 @@ class _Loader(yaml.SafeLoader):
             raise yaml.scanner.ScannerError(None, None, "it is nested too deeply", self.get_mark())
         super().fetch_flow_collection_start(token_class)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            if key_node.tag == "tag:yaml.org,2002:merge":
-                continue
-            key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else id(key_node)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"field {key_node.value!r} is given twice: keep one", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put the fields of the maps that ``node`` merges before its own, which win.
+
+        A few names for a large map, merged over and over, would take minutes: what merges bring
+        is counted before it is copied.
+        """
+        if id(node) in self._flat:
+            return
+        self._flat[id(node)] = node
+        _refuse_duplicates(node)
+        own = [pair for pair in node.value if pair[0].tag != _MERGE]
+        sources = [value for key, value in node.value if key.tag == _MERGE]
+        for key, _ in own:
+            if key.tag == "tag:yaml.org,2002:value":
+                key.tag = "tag:yaml.org,2002:str"
+        # A map that merges itself meets its own fields alone.
+        node.value = own
+        brought: list[tuple[yaml.Node, yaml.Node]] = []
+        for source in sources:
+            # Of several maps the first wins, as the later of two equal fields does.
+            for mapping in reversed(source.value) if isinstance(source, yaml.SequenceNode) else (source,):
+                if not isinstance(mapping, yaml.MappingNode):
+                    raise yaml.constructor.ConstructorError(
+                        None, None, "<< merges maps only: name one, or a list of them", mapping.start_mark
+                    )
+                self.flatten_mapping(mapping)
+                self._merged += 1 + len(mapping.value)
+                if self._merged > MAX_VALUES:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"merges (<<) bring more than {MAX_VALUES} values: write fewer", source.start_mark
+                    )
+                brought += mapping.value
+        node.value = brought + own
+
+
+def _refuse_duplicates(node: yaml.MappingNode) -> None:
+    seen: set[object] = set()
+    for key_node, _ in node.value:
+        key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else id(key_node)
+        if key in seen:
+            way_out = "keep one with a list, [*a, *b]" if key_node.tag == _MERGE else "keep one"
+            raise yaml.constructor.ConstructorError(
+                None, None, f"field {str(key_node.value)[:60]!r} is given twice: {way_out}", key_node.start_mark
+            )
+        seen.add(key)
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -72,7 +119,7 @@ _Loader.add_implicit_resolver(
 def parse(text: str) -> Any:
     """Return the value of the only document in ``text`` (YAML or JSON); raise ``InvalidSpec`` with the line."""
     if len(text) > MAX_BYTES or len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        raise InvalidSpec([Fault("", f"the file is larger than {MAX_BYTES} bytes: it cannot be one KVServing")])
+        raise InvalidSpec([Fault("", TOO_LARGE)])
     try:
         documents = _documents(text)
     except yaml.MarkedYAMLError as error:
@@ -95,7 +142,38 @@ def parse(text: str) -> Any:
 
 
 def _documents(text: str) -> list[Any]:
-    return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    """The documents in ``text``: JSON as JSON has it (tabs, escapes, surrogate pairs), all else as YAML."""
+    fault: json.JSONDecodeError | None = None
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [json.loads(text, object_pairs_hook=_json_object)]
+        except _GivenTwice:
+            # The YAML reader has the line. Tabs stand between the values of JSON only, and never in YAML.
+            text = text.replace("\t", " ")
+        except json.JSONDecodeError as error:
+            fault = error
+        except (ValueError, RecursionError):
+            # A number of thousands of digits, or brackets without end: refused below, with the place.
+            fault = None
+    try:
+        return [document for document in yaml.load_all(text, Loader=_Loader) if document is not None]
+    except yaml.MarkedYAMLError:
+        if fault is None or "\t" not in text:
+            raise
+        # YAML would blame the first tab.
+        where = f"line {fault.lineno}, column {fault.colno}"
+        raise InvalidSpec([Fault("", f"{where}: not valid JSON: {fault.msg}")]) from None
+
+
+class _GivenTwice(Exception):
+    """A field of a JSON object is given twice."""
+
+
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _GivenTwice
+    return found
 
 
 def plain(value: Any) -> tuple[Any, tuple[Fault, ...]]:

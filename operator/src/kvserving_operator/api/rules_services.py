@@ -10,6 +10,11 @@ def _at(path: str, *rules: tuple[str, str, str, str | None]) -> tuple[Rule, ...]
 
 
 _TYPE = "(has(self.type) ? self.type : (has(self.size) ? 'valkey' : 'none'))"
+# Names of parameters in an address whose values are not for everyone.
+_SECRETS = (
+    "(?i)[?&;#]([-a-z0-9_.]*(passw|pwd|secret|token|credential|signature|(api|access|private)[-_]?key)[-a-z0-9_.]*"
+    "|auth|pass|pw|key|sig|user|username)="
+)
 _MANAGED = f"{_TYPE} in ['valkey', 'filesystem', 'none']"
 
 TRANSFER = _at(
@@ -110,16 +115,18 @@ L2 = _at(
     ),
     (
         "no credentials in url",
-        "!has(self.url) || (!self.url.matches('^[a-z0-9+.-]*://[^/]*@') "
-        "&& !self.url.matches('[?&](password|token|secret)='))",
+        "!has(self.url) || (!self.url.matches('^([A-Za-z0-9+.-]*://)?[^/]*@') "
+        "&& !(has(self.type) && self.type in ['mooncake', 'external'] && self.url.contains('@')) "
+        f"&& !self.url.matches('{_SECRETS}'))",
         "holds credentials, which would be visible to everyone: put them into a Secret "
         "and name it in spec.cache.l2.secretRef",
         "url",
     ),
     (
         "endpoint without credentials",
-        "!has(self.endpoint) || self.endpoint.matches('^https?://[^@ ]+$')",
-        "must be http:// or https:// and an address, without credentials: these belong to spec.cache.l2.secretRef",
+        "!has(self.endpoint) || self.endpoint.matches('^https?://[^@ ?#]+$')",
+        "must be http:// or https:// and an address, without credentials or a query: put keys into a Secret "
+        "and name it in spec.cache.l2.secretRef",
         "endpoint",
     ),
 )

@@ -263,6 +263,14 @@ ROLE = tuple(
                 None,
                 "metricName",
             ),
+            (
+                "metric name is one word",
+                "!has(self.metricName) || (!self.metricName.matches('[/%]') && !self.metricName.matches('^[.][.]?$'))",
+                "must hold neither / nor %, and be neither . nor ..: scalers ask for the metric by an address "
+                "that ends with its name",
+                None,
+                "metricName",
+            ),
         ),
     )
 )

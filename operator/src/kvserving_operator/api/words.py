@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -61,7 +62,10 @@ def _shown(value: Any) -> str:
 
 
 def _int(shown: str, context: Mapping[str, Any], value: Any) -> str:
-    hint = ": remove the quotes" if isinstance(value, str) and value.lstrip("-").isdigit() else ""
+    hint = ""
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,18}", value):
+        plain = str(int(value))
+        hint = ": remove the quotes" if plain == value else f": write it as {plain}"
     return f"{shown} is not a whole number{hint}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import IO
 
 from ..api import load
 from ..api.faults import Fault
@@ -38,8 +39,20 @@ def lines(file: str, faults: Iterable[Fault]) -> tuple[str, ...]:
 def inspect(file: str) -> load.Reading:
     """Object and faults of ``file``; ``file:`` URIs are relative to its folder, or to the current one for ``-``."""
     if file == "-":
-        return load.inspect(sys.stdin.read(), strict=True, base_dir=Path.cwd())
+        return _standard_input()
     return load.inspect_file(Path(file), strict=True)
+
+
+def _standard_input() -> load.Reading:
+    # None where the process was started without one, whatever the annotation says.
+    stream: IO[bytes] | None = getattr(sys.stdin, "buffer", None)
+    way_out = "pipe the object into the command, or name its file"
+    if stream is None or stream.closed:
+        return load.Reading(None, (Fault("", f"cannot be read, it is closed: {way_out}"),))
+    try:
+        return load.inspect_stream(stream, shown("-"), strict=True, base_dir=Path.cwd())
+    except OSError as error:
+        return load.Reading(None, (Fault("", f"cannot be read ({error.strerror or error}): {way_out}"),))
 
 
 def shown(file: str) -> str:

@@ -40,6 +40,9 @@ SHORT = {
     "-r": "--node-rank",
 }
 
+MOST_NESTED = 64
+"""Levels of keys in a dotted flag that are looked into; no setting of vLLM has more than a few."""
+
 _SHORT_FORM = re.compile(rf"({'|'.join(sorted(SHORT, key=len, reverse=True))})([=. ]|$)")
 # A value may follow the one-letter forms at once.
 _ATTACHED = re.compile(r"-(O[0-9]|[qnr][a-z0-9_]+)$")
@@ -66,15 +69,17 @@ class Flag:
         return self.values[0] if self.values else None
 
     def json(self) -> dict[str, Any] | None:
-        """The value as a JSON object; None when it is none. A dotted flag yields its nested form."""
+        """The value as a JSON object; None when it is none, or nested too deeply. A dotted flag is its nested form."""
         if self.sub is not None:
+            if self.sub.count(".") > MOST_NESTED:
+                return None
             nested: Any = self.value
             for key in reversed(self.sub.split(".")):
                 nested = {key: nested}
             return dict(nested)
         try:
             parsed = json.loads(self.value or "")
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return parsed if isinstance(parsed, dict) else None
 
@@ -157,6 +162,11 @@ def last_value(args: Sequence[str], name: str) -> str | None:
         return None
     flag = found[-1]
     return flag.value if flag.values else "true"
+
+
+def is_number(value: str) -> bool:
+    """Whether ``value`` is a whole number without a sign, in ASCII digits as vLLM and the plan write it."""
+    return value.isascii() and value.isdigit()
 
 
 def without(args: Sequence[str], name: str) -> tuple[str, ...]:

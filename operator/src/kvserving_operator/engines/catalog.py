@@ -180,4 +180,4 @@ def _tag_version(image: str) -> str | None:
     name = image.split("@", 1)[0]
     tag = name.rsplit("/", 1)[-1].partition(":")[2].removeprefix("v").split("-", 1)[0]
     parts = tag.split(".")
-    return tag if len(parts) == 3 and all(part.isdigit() for part in parts) else None
+    return tag if len(parts) == 3 and all(part.isascii() and part.isdigit() for part in parts) else None

@@ -68,9 +68,17 @@ def _unknown_keys(ctx: Context, section: owned.Section, written: arguments.Flag)
 def _port(ctx: Context) -> Iterator[Fault]:
     found: dict[RoleName, int] = {}
     for section, args in _places(ctx):
-        value = arguments.last_value(args, owned.PORT.shown)
-        if value is not None and not (value.isdigit() and 1 <= int(value) <= 65535):
-            yield Fault(f"spec.{section}.args", f"--port {value} is not a port from 1 to 65535", value)
+        given = arguments.find(args, owned.PORT.shown)
+        value = given[-1].value or "" if given else None
+        if value is None:
+            continue
+        if not arguments.is_number(value):
+            # What is no number may be a secret that slipped into the wrong place.
+            message = "--port needs a number from 1 to 65535, and what is given is none: write --port=8000"
+            yield Fault(f"spec.{section}.args[{given[-1].start}]", message)
+            return
+        if not 1 <= int(value) <= 65535:
+            yield Fault(f"spec.{section}.args[{given[-1].start}]", f"--port {value[:20]} is not a port from 1 to 65535")
             return
     for role in ctx.roles:
         if len(arguments.find((*ctx.spec.engine.args, *ctx.role(role).args), owned.PORT.shown)) > 1:

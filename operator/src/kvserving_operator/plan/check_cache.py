@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..api.faults import Fault
+from ..api.v1alpha1 import L2
 from ..connectors import NIXL, known, l2_type, roles_with_l1, supports_hybrid, tier_children, weights
 from ..memory import host_memory, size
+from . import addresses, storage
 from .context import Context
 
 
@@ -39,8 +41,19 @@ def _l2(ctx: Context) -> Iterator[Fault]:
     l2 = ctx.spec.cache.l2
     if l2 is None:
         return
+    if storage.active(ctx) is not None:
+        yield from _addresses(l2)
     if l2_type(l2) == "valkey" and l2.size is not None and l2.size.bytes // l2.replicas < 64 * 2**20:
         yield Fault("spec.cache.l2.size", f"{l2.size} leaves less than 64Mi for each of {l2.replicas} shards", l2.size)
+
+
+def _addresses(l2: L2) -> Iterator[Fault]:
+    for field, written in (("url", l2.url), ("endpoint", l2.endpoint)):
+        # A rule refuses what holds credentials, whatever else is wrong with it.
+        problem = addresses.parse(written).problem if written is not None and "@" not in written else None
+        if problem is not None:
+            message = f"{problem}: write it as redis://host:6379, s3://bucket/prefix or https://host"
+            yield Fault(f"spec.cache.l2.{field}", message)
 
 
 def _two_buckets(ctx: Context) -> Iterator[Fault]:

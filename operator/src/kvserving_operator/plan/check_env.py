@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
-from ..api import base
+from ..api import base, metadata
 from ..api.faults import Fault
-from . import template
+from . import check_resources, template
 from .context import Context
 
 _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -20,12 +21,20 @@ _KEYS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 """Sources with the fields that each needs and those it may have."""
 
 _FIELD = re.compile(
-    r"metadata\.(name|namespace|uid|(labels|annotations)\['[^']+'\])"
+    r"metadata\.(name|namespace|uid|(?P<of>labels|annotations)\['(?P<key>[^']+)'\])"
     r"|spec\.(nodeName|serviceAccountName)|status\.(podIPs?|hostIPs?)"
 )
 _RESOURCE = re.compile(r"(limits|requests)\.(cpu|memory|ephemeral-storage|hugepages-[0-9A-Za-z]+)")
 _NAME = re.compile(base.NAME_PATTERN)
-_DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_DATA_KEY = re.compile(r"(?!\.$|\.\.)[-._a-zA-Z0-9]{1,253}")
+# Newer versions of Kubernetes take more, which every supported one must.
+_VARIABLE = re.compile(r"(?!\.$|\.\.)[-._a-zA-Z][-._a-zA-Z0-9]*")
+_BINARY = tuple(Decimal(2) ** (10 * power) for power in range(7))
+_DECIMAL = tuple(Decimal(10) ** (3 * power) for power in range(7))
+_DIVISORS: Mapping[str, tuple[frozenset[Decimal], str]] = {
+    "cpu": (frozenset({Decimal(0), Decimal(1), Decimal("0.001")}), "1 or 1m"),
+    "bytes": (frozenset({Decimal(0), *_BINARY, *_DECIMAL}), "1 or a unit such as 1Mi or 1Gi"),
+}
 
 
 def faults(ctx: Context) -> Iterator[Fault]:
@@ -45,15 +54,15 @@ def of_container(container: Mapping[str, Any], path: str) -> Iterator[Fault]:
         if not isinstance(variable, Mapping):
             continue
         where, name = f"{path}.env[{index}]", variable.get("name")
-        if not isinstance(name, str) or not name or "=" in name or not name.isprintable():
-            yield Fault(where, "a variable needs a name without '='")
+        if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
+            yield Fault(
+                where, "a variable needs a name of letters, digits, dashes, dots and underscores, no digit first"
+            )
             continue
         if name in seen:
             yield Fault(where, f"{name} is given twice: keep one entry", name)
         seen.add(name)
         value, source = variable.get("value"), variable.get("valueFrom")
-        if value is not None and not isinstance(value, str):
-            yield Fault(f"{where}.value", f"the value of {name} is not text: put it in quotes")
         if value is not None and source is not None:
             yield Fault(where, f"{name} has both value and valueFrom: keep one", name)
         elif source is not None:
@@ -89,15 +98,42 @@ def _reference(kind: str, fields: Any, path: str) -> Iterator[Fault]:
     if unknown:
         names = ", ".join(sorted(needed | optional))
         yield Fault(path, f"{unknown[0][:60]} is no field of {kind}: known are {names}", unknown[0][:60])
-    if "name" in needed and not _NAME.fullmatch(fields["name"]):
+    if "name" in needed and (not _NAME.fullmatch(fields["name"]) or len(fields["name"]) > 253):
         yield Fault(f"{path}.name", f"{fields['name'][:60]!r} is not {base.PATTERN_WORDS[base.NAME_PATTERN]}")
     if "key" in needed and not _DATA_KEY.fullmatch(fields["key"]):
         yield Fault(f"{path}.key", f"{fields['key'][:60]!r} is no key: use letters, digits, dots, dashes, underscores")
-    if "fieldPath" in needed and not _FIELD.fullmatch(fields["fieldPath"]):
+    if fields.get("optional") is not None and not isinstance(fields["optional"], bool):
+        yield Fault(f"{path}.optional", "is not true or false: a missing key is an error unless it is true")
+    if kind == "fieldRef":
+        yield from _field(fields, path)
+    if kind == "resourceFieldRef":
+        yield from _resource(fields, path)
+
+
+def _field(fields: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    field, version = fields["fieldPath"], fields.get("apiVersion")
+    if version not in (None, "", "v1"):
+        yield Fault(f"{path}.apiVersion", f"{str(version)[:60]!r} is no version of a pod: use v1, or leave it out")
+    found = _FIELD.fullmatch(field)
+    if found is None:
         message = (
             "is no field that a pod gives its containers: use one such as metadata.name, spec.nodeName, status.podIP"
         )
-        yield Fault(f"{path}.fieldPath", f"{fields['fieldPath'][:60]!r} {message}")
-    if "resource" in needed and not _RESOURCE.fullmatch(fields["resource"]):
+        yield Fault(f"{path}.fieldPath", f"{field[:60]!r} {message}")
+    elif (key := found["key"]) is not None and not metadata.is_key(key, annotation=found["of"] == "annotations"):
+        yield Fault(
+            f"{path}.fieldPath", f"{key[:60]!r} is no key of a label or annotation: use one such as example.com/a"
+        )
+
+
+def _resource(fields: Mapping[str, Any], path: str) -> Iterator[Fault]:
+    resource, divisor, container = fields["resource"], fields.get("divisor"), fields.get("containerName")
+    if container is not None and not isinstance(container, str):
+        yield Fault(f"{path}.containerName", f"{str(container)[:60]} is not text: put it in quotes")
+    if not _RESOURCE.fullmatch(resource):
         message = "is no resource that a pod gives its containers: use one such as limits.cpu or requests.memory"
-        yield Fault(f"{path}.resource", f"{fields['resource'][:60]!r} {message}")
+        yield Fault(f"{path}.resource", f"{resource[:60]!r} {message}")
+        return
+    allowed, words = _DIVISORS["cpu" if resource.endswith(".cpu") else "bytes"]
+    if divisor is not None and check_resources.amount(divisor) not in allowed:
+        yield Fault(f"{path}.divisor", f"{str(divisor)[:60]!r} is no divisor of {resource}: use {words}")

@@ -10,12 +10,14 @@ from typing import Any
 from ..api import base
 from ..api.faults import Fault
 from ..api.parse import join
-from . import engine
+from . import engine, template
 from .context import Context
 
-_NATIVE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-[0-9]+[KMGT]i?")
+_NATIVE = re.compile(r"cpu|memory|ephemeral-storage|hugepages-[0-9A-Za-z.]+")
+_PAGES = "hugepages-"
 _EXTENDED = re.compile(base.RESOURCE_PATTERN)
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][-+]?[0-9]{1,2})?")
+_LONGEST_DOMAIN = 253 - len("requests.")
 _SCALE = {
     **{unit: Decimal(10) ** power for unit, power in zip("num", (-9, -6, -3), strict=True)},
     **{unit: Decimal(10) ** (3 * power) for power, unit in enumerate("kMGTPE", 1)},
@@ -47,16 +49,22 @@ def of_container(resources: Any, path: str) -> Iterator[Fault]:
             else:
                 found[str(name)] = amount(value) or Decimal(0)
     limits = amounts["limits"]
+    named = {str(name) for kind in amounts for name in template.section(resources, kind)}
+    pages = next((name for name in sorted(named) if name.startswith(_PAGES)), None)
+    if pages is not None and not named & {"cpu", "memory"}:
+        kind = "limits" if pages in limits else "requests"
+        message = "without cpu or memory: Kubernetes gives huge pages only beside one of them; add memory"
+        yield Fault(join(f"{path}.{kind}", pages), message, pages)
     for name, request in amounts["requests"].items():
         where = join(f"{path}.requests", name)
         limit = limits.get(name)
-        devices = "/" in name or name.startswith("hugepages-")
+        devices = "/" in name or name.startswith(_PAGES)
         shown = resources["requests"][name]
         if limit is not None and (request > limit or (devices and request != limit)):
             relation = "differs from" if devices else "is above"
             way_out = "devices are not shared, so give both the same" if devices else "lower it or raise the limit"
             yield Fault(where, f"{shown} {relation} the limit {resources['limits'][name]}: {way_out}", str(shown))
-        elif limit is None and devices and name not in (resources.get("limits") or {}):
+        elif limit is None and devices and name not in template.section(resources, "limits"):
             yield Fault(where, f"{shown} without a limit: name {name} in limits as well", str(shown))
 
 
@@ -76,7 +84,10 @@ def amount(value: Any) -> Decimal | None:
 def _problem(name: str, value: Any) -> str | None:
     """Why a resource or its amount is refused, and the way out."""
     if "/" in name:
-        if not _EXTENDED.fullmatch(name):
+        if name.startswith("requests."):
+            itself = name.removeprefix("requests.")[:60]
+            return f"{name[:60]!r} has the prefix of a quota: name the resource itself, {itself}"
+        if not _EXTENDED.fullmatch(name) or len(name.partition("/")[0]) > _LONGEST_DOMAIN:
             return f"{name[:60]!r} is no resource: use a name such as nvidia.com/gpu"
     elif not _NATIVE.fullmatch(name):
         message = "is no resource of a container: use cpu, memory, ephemeral-storage or hugepages-2Mi"
@@ -86,6 +97,12 @@ def _problem(name: str, value: Any) -> str | None:
         return f"{str(value)[:60]!r} is not an amount such as 4, 500m or 64Gi"
     if "/" in name and parsed != parsed.to_integral_value():
         return f"{value} is no whole number, and devices cannot be divided: use one"
+    if name.startswith(_PAGES):
+        page = amount(name.removeprefix(_PAGES))
+        if page is None or page < 1 or page != page.to_integral_value():
+            return f"{name[:60]!r} names no size of a page: use one that the nodes have, such as hugepages-2Mi"
+        if parsed % page:
+            return f"{value} is no multiple of the page size {name.removeprefix(_PAGES)}: round it up"
     if name != "cpu" and str(value).endswith(("m", "u", "n")):
         return f"{value} is a fraction of a byte (m means thousandths): write it as 64Gi or 512Mi"
     return None

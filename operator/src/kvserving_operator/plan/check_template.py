@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..api import owned
@@ -11,7 +11,7 @@ from ..api.faults import Fault
 from ..api.types import Quantity
 from ..api.v1alpha1 import RoleName
 from ..memory import host_memory, size
-from . import check_pod, engine, labels, roles, sources, storage, template
+from . import check_fields, check_pod, check_values, engine, labels, roles, sources, storage, template
 from .context import Context
 
 _POD = {
@@ -21,6 +21,10 @@ _POD = {
     "restartPolicy": "engines restart always",
     "subdomain": "names are the operator's",
     "hostname": "names are the operator's",
+}
+_NEVER = {
+    "activeDeadlineSeconds": "is for pods that end, and Kubernetes refuses it in a Deployment",
+    "ephemeralContainers": "is for pods that run (kubectl debug), and Kubernetes refuses it in a Deployment",
 }
 _ENGINE = {
     "command": "use args of the role for further flags",
@@ -42,20 +46,35 @@ def faults(ctx: Context) -> Iterator[Fault]:
         user = ctx.role(role).template
         if user is not None:
             path = f"spec.{role}.template"
-            found = [*_template(ctx, role, user, path)]
+            found = [*check_fields.faults(user, path)]
+            found += _beside(found, _template(ctx, role, user, path))
             yield from found or _merged(ctx, role, path)
 
 
+def _beside(found: Sequence[Fault], others: Iterable[Fault]) -> list[Fault]:
+    """The faults of ``others`` that are not about the same field as one of ``found``, inside it or around it."""
+    broken = tuple(fault.path for fault in found)
+    around = {re.split(r"[.\[][^.\[]*$", path)[0] for path in broken}
+    inside = tuple(path + mark for path in broken for mark in ".[")
+    return [o for o in others if o.path not in broken and o.path not in around and not o.path.startswith(inside)]
+
+
 def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) -> Iterator[Fault]:
-    yield from _shape(user, path)
     metadata, spec = template.section(user, "metadata"), template.section(user, "spec")
     for kind in ("labels", "annotations"):
         for key in template.section(metadata, kind):
             if str(key).startswith((labels.PREFIX, "smg.ai/")) or str(key) in labels.object_labels(ctx.name):
                 yield Fault(f"{path}.metadata.{kind}", f"{key} is set by the operator: remove it", str(key))
+    for key in metadata:
+        if metadata[key] is not None and key not in ("labels", "annotations", "finalizers"):
+            message = "is lost on the way: the pods of a Deployment take labels and annotations only; remove it"
+            yield Fault(f"{path}.metadata.{key}", message)
     for key, hint in _POD.items():
         if spec.get(key) is not None:
             yield Fault(f"{path}.spec.{key}", f"is set by the operator: {hint}", str(spec[key]))
+    for key, reason in _NEVER.items():
+        if spec.get(key) is not None:
+            yield Fault(f"{path}.spec.{key}", f"{reason}: remove it")
     yield from _engine(spec, f"{path}.spec.containers[engine]")
     for container in template.listed(spec, "initContainers"):
         if container.get("name") == "connector":
@@ -69,6 +88,7 @@ def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) 
             yield Fault(f"{path}.spec.resourceClaims", "the name rdma is the operator's: choose another", "rdma")
     yield from _shm(ctx, role, user, path)
     yield from check_pod.faults(user, path)
+    yield from check_values.faults(user, path)
 
 
 def _merged(ctx: Context, role: RoleName, path: str) -> Iterator[Fault]:
@@ -87,56 +107,31 @@ def _merged(ctx: Context, role: RoleName, path: str) -> Iterator[Fault]:
                 yield Fault(f"{path}.spec.containers[{container['name']}].volumeMounts", message, name[:60])
 
 
-def _shape(user: Mapping[str, Any], path: str) -> Iterator[Fault]:
-    for key in user:
-        if key not in ("metadata", "spec"):
-            yield Fault(f"{path}.{key}", "unknown field: a pod template has metadata and spec", str(key))
-    spec = user.get("spec")
-    for key, value in (("metadata", user.get("metadata")), ("spec", spec)):
-        if value is not None and not isinstance(value, Mapping):
-            yield Fault(f"{path}.{key}", "must be an object")
-    metadata = template.section(user, "metadata")
-    for key in ("labels", "annotations"):
-        if metadata.get(key) is not None and not isinstance(metadata[key], Mapping):
-            yield Fault(f"{path}.metadata.{key}", "must be an object")
-    for key in ("containers", "initContainers", "volumes"):
-        items = spec.get(key) if isinstance(spec, Mapping) else None
-        if items is None:
-            continue
-        if not isinstance(items, list) or not all(_named(item) for item in items):
-            yield Fault(f"{path}.spec.{key}", "must be a list of objects with a name")
-
-
-def _named(item: object) -> bool:
-    return isinstance(item, Mapping) and isinstance(item.get("name"), str)
-
-
 def _engine(spec: Mapping[str, Any], path: str) -> Iterator[Fault]:
     container = template.engine_container(spec)
     for key, hint in _ENGINE.items():
         if container.get(key) is not None:
-            yield Fault(f"{path}.{key}", f"is set by the operator: {hint}", str(container[key]))
+            yield Fault(f"{path}.{key}", f"is set by the operator: {hint}")
     for index, variable in enumerate(template.listed(container, "env")):
         name, value = str(variable.get("name")), variable.get("value")
         found = (v for v in owned.VARIABLES if v.matches(name, value if isinstance(value, str) else None))
         for variables in found:
             yield Fault(f"{path}.env[{index}]", f"{name} {variables.why}", name)
-    reserved = (
-        *(engine.KEYS_PATH, engine.CONNECTOR_PATH, engine.HOME_PATH),
-        *(storage.L2_PATH, storage.MOONCAKE_PATH, sources.CACHE_PATH, sources.CLAIM_ROOT),
+    filled = (
+        *(engine.KEYS_PATH, engine.CONNECTOR_PATH, storage.L2_PATH, storage.MOONCAKE_PATH),
+        *(sources.CACHE_PATH, sources.CLAIM_ROOT),
     )
     for mount in template.listed(container, "volumeMounts"):
-        mounted = str(mount.get("mountPath", "")).rstrip("/")
-        hides = any(mounted == place or place.startswith(f"{mounted}/") for place in reserved)
-        if hides or mounted.startswith(f"{sources.CLAIM_ROOT}/"):
-            yield Fault(f"{path}.volumeMounts", f"{mounted or '/'} would hide what the operator mounts", mounted)
-        elif mount.get("name") in _VOLUMES or _CLAIM.fullmatch(str(mount.get("name"))):
-            message = f"{mount['name']} is the operator's volume: a second mount of it is not allowed"
-            yield Fault(f"{path}.volumeMounts", message, str(mount["name"]))
-    for key in ("env", "volumeMounts"):
-        items = container.get(key)
-        if items is not None and not (isinstance(items, list) and all(isinstance(item, Mapping) for item in items)):
-            yield Fault(f"{path}.{key}", "must be a list of objects")
+        mounted = template.mounted_at(mount)
+        # The home folder starts empty: what is mounted below it hides nothing.
+        above = next((place for place in (*filled, engine.HOME_PATH) if template.is_within(place, mounted)), None)
+        hidden = above or next((place for place in filled if template.is_within(mounted, place)), None)
+        if hidden is not None:
+            message = f"{mounted[:60]} would hide what the operator mounts at {hidden}: mount it elsewhere"
+            yield Fault(f"{path}.volumeMounts", message, mounted[:60])
+        elif (name := str(mount.get("name"))) in _VOLUMES or _CLAIM.fullmatch(name):
+            message = f"{name} is the operator's volume: a second mount of it is not allowed"
+            yield Fault(f"{path}.volumeMounts", message, name)
 
 
 def _shm(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) -> Iterator[Fault]:

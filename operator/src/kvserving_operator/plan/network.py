@@ -6,12 +6,10 @@ peers of their own revision, the operator (probes, counters) and the monitoring 
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..connectors import l2_type
-from . import labels, ports, router, storage
+from . import addresses, labels, ports, router, storage
 from .context import Context
 from .objects import manifest
 
@@ -57,7 +55,7 @@ def _outside(ctx: Context) -> list[dict[str, Any]]:
     if kind == "valkey":
         rules.append({"to": [_pods(labels.selector(ctx.name, "store"))], "ports": [_tcp(ports.STORE)]})
     elif l2 is not None:
-        rules += [_way_to(url) for url in (l2.url, l2.endpoint) if url and urlsplit(url).scheme != "s3"]
+        rules += [_way_to(url) for url in (l2.url, l2.endpoint) if url and not url.startswith("s3://")]
     downloads = [ctx.spec.model.uri, *(lora.uri for lora in ctx.spec.model.loras)]
     if kind == "s3" or any(uri.startswith(("hf://", "s3://")) for uri in downloads):
         rules.append({"ports": [_tcp(443)]})
@@ -66,23 +64,15 @@ def _outside(ctx: Context) -> list[dict[str, Any]]:
 
 def _way_to(url: str) -> dict[str, Any]:
     """A rule to a store's address. Policies know no names: a Service's namespace, an address, or a port."""
-    address = urlsplit(url if "://" in url else f"//{url}")
-    host = address.hostname or ""
-    try:
-        port = address.port
-    except ValueError:
-        port = None
-    port = port or {"https": 443, "http": 80, "redis": 6379, "rediss": 6379, "valkey": 6379}.get(address.scheme)
-    parts = host.split(".")
+    address = addresses.parse(url)
+    port = address.port or {"https": 443, "http": 80, "redis": 6379, "rediss": 6379, "valkey": 6379}.get(address.scheme)
+    parts = address.host.split(".")
     if len(parts) >= 3 and parts[2] == "svc":
         # The pods' port may differ from the Service's, so the namespace is opened, not one port.
         return {"to": [{"namespaceSelector": {"matchLabels": {_NAMESPACE: parts[1]}}}]}
     rule: dict[str, Any] = {}
-    try:
-        parsed = ipaddress.ip_address(host)
-        rule["to"] = [{"ipBlock": {"cidr": f"{parsed}/{parsed.max_prefixlen}"}}]
-    except ValueError:
-        pass
+    if (ip := addresses.ip(address.host)) is not None:
+        rule["to"] = [{"ipBlock": {"cidr": f"{ip}/{ip.max_prefixlen}"}}]
     if port is not None:
         rule["ports"] = [_tcp(port)]
     return rule

@@ -38,4 +38,4 @@ def encoder_channel(name: RoleName, role: Role) -> int:
 def engine_http(engine_args: Sequence[str], role: Role) -> int:
     """HTTP port of a role's engines: the user's ``--port`` where it is a number, otherwise 8000."""
     value = arguments.last_value((*engine_args, *role.args), "--port")
-    return int(value) if value is not None and value.isdigit() else ENGINE_HTTP
+    return int(value) if value is not None and arguments.is_number(value) else ENGINE_HTTP

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from typing import Any
-from urllib.parse import urlsplit
 
 from ..api.v1alpha1 import L2, RoleName
 from ..connectors import STORE_TIER_MODULE, l2_type, roles_with_l2
-from . import labels, ports
+from . import addresses, labels, ports
 from .context import Context
 from .objects import claim, manifest, secret_env
 from .security import pod_context, sealed_container
@@ -57,12 +56,12 @@ def tier_config(ctx: Context) -> dict[str, Any] | None:
 
 
 def _object_tier(ctx: Context, l2: L2) -> dict[str, Any]:
-    address = urlsplit(l2.url or "")
-    endpoint = urlsplit(l2.endpoint or f"https://{_public_host(l2.region)}")
+    address = addresses.parse(l2.url or "")
+    endpoint = addresses.parse(l2.endpoint or f"https://{_public_host(l2.region)}")
     store = {
         "bucket": address.netloc,
-        "endpoint_override": endpoint.netloc or l2.endpoint,
-        "scheme": endpoint.scheme if endpoint.netloc else "https",
+        "endpoint_override": endpoint.netloc,
+        "scheme": endpoint.scheme,
         "region": l2.region,
     }
     prefix = "/".join(part for part in (address.path.strip("/"), l2.tenant or "") if part)
@@ -144,10 +143,9 @@ def generated_secrets(ctx: Context) -> list[GeneratedSecret]:
 
 
 def _mooncake(ctx: Context, l2: L2) -> dict[str, Any]:
-    address = urlsplit(l2.url or "")
     settings = {
         "metadata_server": "P2PHANDSHAKE",
-        "master_server_address": address.netloc or l2.url or "",
+        "master_server_address": addresses.parse(l2.url or "").netloc,
         "protocol": "tcp" if ctx.spec.transfer.rdma.mode == "disabled" or ctx.cpu else "rdma",
         **({"tenant_id": l2.tenant} if l2.tenant else {}),
     }

@@ -7,6 +7,7 @@ Of fields of which a pod may have one only, such as the kinds of a probe, the us
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,17 +51,26 @@ def mounts_path(template: Mapping[str, Any] | None, path: str) -> Mapping[str, A
     """
     spec = section(template or {}, "spec")
     for mount in listed(engine_container(spec), "volumeMounts"):
-        if str(mount.get("mountPath", "")).rstrip("/") == path:
-            volumes = {volume.get("name"): volume for volume in listed(spec, "volumes")}
-            return volumes.get(mount.get("name"), {})
+        if mounted_at(mount) == path:
+            named = (volume for volume in listed(spec, "volumes") if volume.get("name") == mount.get("name"))
+            return next(named, {})
     return None
 
 
 def holds_path(template: Mapping[str, Any] | None, path: str) -> bool:
     """Whether a template mounts a volume in the engine at ``path`` or a folder above it."""
     mounts = listed(engine_container(section(template or {}, "spec")), "volumeMounts")
-    places = (str(mount.get("mountPath", "")).rstrip("/") for mount in mounts)
-    return any(path == place or path.startswith(f"{place}/") for place in places)
+    return any(is_within(path, mounted_at(mount)) for mount in mounts)
+
+
+def mounted_at(mount: Mapping[str, Any]) -> str:
+    """Where a mount of a user's template is, in the one spelling that containers give it."""
+    return posixpath.normpath("/" + str(mount.get("mountPath") or "").lstrip("/"))
+
+
+def is_within(path: str, folder: str) -> bool:
+    """Whether ``path`` is ``folder`` or below it; both are spelled as ``mounted_at`` does."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def engine_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,0 +1,50 @@
+"""Addresses of stores, as users write them: with a scheme and a path, or host and port alone."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+
+@dataclass(frozen=True)
+class Address:
+    """The parts of an address. ``netloc`` is host and port as they were written.
+
+    ``problem`` says why the text is no address; the other parts are empty then.
+    """
+
+    scheme: str = ""
+    netloc: str = ""
+    host: str = ""
+    port: int | None = None
+    path: str = ""
+    problem: str | None = None
+
+
+def parse(text: str) -> Address:
+    """The parts of ``text``. Never raises; its ``problem`` holds nothing of ``text``, which may be a secret."""
+    try:
+        parts = urlsplit(text if "://" in text else f"//{text}")
+    except ValueError:
+        return Address(problem="has brackets or letters that no host name has")
+    try:
+        port = parts.port
+    except ValueError:
+        return Address(problem="has a port that is no number from 1 to 65535")
+    host = parts.hostname or ""
+    if not host:
+        return Address(problem="names no host")
+    if port == 0:
+        return Address(problem="has port 0, which nothing listens on")
+    if ":" in host and ip(host) is None:
+        return Address(problem="has brackets around what is no IPv6 address")
+    return Address(parts.scheme, parts.netloc, host, port, parts.path)
+
+
+def ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The IP address that ``host`` is, without a zone, which means nothing in another pod; None for a name."""
+    try:
+        return ipaddress.ip_address(host) if "%" not in host else None
+    except ValueError:
+        return None
