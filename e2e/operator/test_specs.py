@@ -11,7 +11,7 @@ from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.pod_script import image_pull_error, never_ready
-from e2e.operator.objects import children, condition, eventually, expected, path_of, planned, serving
+from e2e.operator.objects import children, condition, differences, eventually, expected, path_of, planned, serving
 from e2e.operator.test_children import settle, wait_children, wait_for
 
 
@@ -54,6 +54,17 @@ def test_two_hundred_flips_end_at_the_last_spec(
     assert len(patches) < 200, "flips are not coalesced"
     found = plane.api.get(path_of(namespace))
     assert found["status"]["observedGeneration"] == found["metadata"]["generation"]
+
+
+def test_any_character_of_a_name_reaches_children_and_status(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    """Emoji are two escapes in JSON, which the apiserver's YAML reader refuses."""
+    name = "llama 🦙 \U0009fb9e ¼è"
+    start("--no-elect")
+    found = settle(plane, serving(namespace, model={"uri": "hf://Qwen/Qwen3-8B", "name": name}))
+    assert found["status"]["model"] == name
+    assert differences(plane, namespace) == []
 
 
 def test_an_invalid_spec_is_told_and_harms_nothing_that_runs(

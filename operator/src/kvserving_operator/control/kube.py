@@ -27,6 +27,9 @@ from .permissions import LEASES, Resource
 from .workqueue import TokenBucket
 
 Json = dict[str, Any]
+# With a parameter the client takes bytes as they are. By itself it writes emoji as escaped surrogate pairs, which are
+# JSON and no YAML: the apiserver refuses the whole patch.
+_APPLY = "application/apply-patch+yaml; charset=utf-8"
 _PAGE = 100
 _LONGEST_RETRY_AFTER = 300.0
 _LONGEST_HOLD = 30.0
@@ -222,7 +225,7 @@ class Kube:
                 path,
                 query_params=list((query or {}).items()),
                 header_params={"Accept": "application/json", "Content-Type": content_type},
-                body=body,
+                body=body if content_type != _APPLY or body is None else json.dumps(body, ensure_ascii=False).encode(),
                 auth_settings=["BearerToken"],
             )
             response = await self._api.call_api(*request, _request_timeout=self._timeout)
@@ -250,7 +253,7 @@ class Kube:
 
 def _apply(force: bool) -> Json:
     query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
-    return {"content_type": "application/apply-patch+yaml", "query": query}
+    return {"content_type": _APPLY, "query": query}
 
 
 def _failure(status: int, response: Any, raw: bytes, what: str) -> ApiFailure:
