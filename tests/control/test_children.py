@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.control.bodies import KEY, live, planned, stored, view
 from tests.control.bodies import children as all_children
-from tests.control.bodies import live, planned, stored, view
 
 from kvserving_operator.control import children, drift
 from kvserving_operator.control.children import Action
@@ -46,7 +46,15 @@ def test_what_nobody_or_somebody_else_owns_is_refused() -> None:
 
 def test_what_a_former_object_of_the_name_left_is_waited_for() -> None:
     assert decided(seen(uid="u0")) is Action.WAIT
-    assert "waiting for it" in children.refusal(seen(uid="u0"), "u1")
+    assert "waiting for it" in children.refusal(seen(uid="u0"), KEY.name)
+
+
+def test_the_child_of_an_object_of_another_name_is_never_waited_for() -> None:
+    """Object a owns Service a-store; an object called a-store wants a Service of that name."""
+    manifest, live = MANIFEST, seen(uid="u0")
+    other = stored(name="other")
+    assert children.decide(children.wanted(other, manifest, live), live, "u1") is Action.REFUSE
+    assert "rename one of the two objects" in children.refusal(live, "other")
 
 
 def test_what_is_being_deleted_is_waited_for() -> None:

@@ -49,14 +49,14 @@ def test_a_new_version_without_a_difference_tells_nobody() -> None:
     made.put_child(KEY, child("2"))
     assert told == [KEY]
     made.put_child(KEY, child("3", **{"kvserving.dev/role": "x"}))
-    made.remove_child(KEY, "ConfigMap", "a", "c1")
+    made.remove_child(KEY, "ConfigMap", "a", "c1", "4")
     assert told[-1] == KEY
 
 
 def test_a_late_answer_does_not_bring_back_what_is_gone() -> None:
     made, _ = store()
     made.put_child(KEY, child("1"))
-    made.remove_child(KEY, "ConfigMap", "a", "c1")
+    made.remove_child(KEY, "ConfigMap", "a", "c1", "3")
     made.put_child(KEY, child("2"))
     found = made.view(KEY)
     assert found is not None
@@ -67,10 +67,21 @@ def test_a_late_answer_does_not_bring_back_what_is_gone() -> None:
     assert found.children
 
 
+def test_a_child_that_only_left_the_watch_is_known_again_in_its_next_state() -> None:
+    """What a watch with a selector tells when our label is taken off, and what our putting it back answers."""
+    made, _ = store()
+    made.put_child(KEY, child("1"))
+    made.remove_child(KEY, "ConfigMap", "a", "c1", "2")
+    made.put_child(KEY, child("3"))
+    found = made.view(KEY)
+    assert found is not None
+    assert found.children["ConfigMap", "a"].version == "3"
+
+
 def test_a_deletion_of_another_uid_is_not_ours() -> None:
     made, _ = store()
     made.put_child(KEY, child("1"))
-    made.remove_child(KEY, "ConfigMap", "a", "other")
+    made.remove_child(KEY, "ConfigMap", "a", "other", "9")
     found = made.view(KEY)
     assert found is not None
     assert found.children

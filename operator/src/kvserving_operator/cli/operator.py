@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def command() -> None:
 @click.option(
     "--identity",
     envvar=["KVSERVING_OPERATOR_IDENTITY", "POD_NAME"],
-    help="Name of this process in the Lease. [host name]",
+    help="Name of this process in the Lease. [host name and random digits]",
 )
 @click.option("--lease-name", default="kvserving-operator", help="Name of the Lease.")
 @click.option("--lease-duration", type=click.IntRange(3), default=15, help="Seconds until another takes over.")
@@ -78,7 +77,7 @@ def run(**options: Any) -> None:
 
     Every option can be set by KVSERVING_OPERATOR_<OPTION>; several namespaces are separated by spaces.
     """
-    from ..control.config import Config, Election
+    from ..control.config import Config, Election, own_identity
     from ..control.main import run as run_operator
     from ..plan.types import CONNECTOR_IMAGE
 
@@ -90,7 +89,7 @@ def run(**options: Any) -> None:
             namespaces=tuple(dict.fromkeys(options["namespaces"])),
             namespace=options["own_namespace"],
             kubeconfig=options["kubeconfig"],
-            identity=options["identity"] or socket.gethostname(),
+            identity=options["identity"] or own_identity(),
             workers=options["workers"],
             resync_seconds=options["resync"],
             counters_seconds=options["counters"],

@@ -16,6 +16,7 @@ from ..reasons import Reason
 from . import children
 from .children import Action, Wanted
 from .config import FIELD_MANAGER
+from .contests import Contests
 from .failures import ApiFailure, Problem, problem
 from .kube import Kube
 from .observe import Child, Key, Store, View, child_of
@@ -57,6 +58,7 @@ class Applier:
         # What the server made of an apply, where its entry in managedFields is not the manifest's shape: without it
         # such a child would be applied again and again.
         self._accepted: dict[str, tuple[str, Any]] = {}
+        self._contests = Contests()
 
     async def apply(self, view: View, plan: Plan, outcome: Outcome) -> None:
         """Create and update every child of ``plan``; note writes and problems in ``outcome``.
@@ -120,13 +122,20 @@ class Applier:
                 self._note(key, child, child_of(body, child.api_version, child.kind))
                 log.info("created %s %s/%s", child.kind, key.namespace, child.name)
             case Action.UPDATE if live is not None and self._accepted.get(live.uid) != (child.digest, live.fields):
+                if (pause := self._contests.pause(live.uid, child.digest)) > 0:
+                    message = (
+                        f"{live} is changed by someone else each time it is set: another operator of this namespace, or"
+                        f" a webhook; set again in {pause:.0f} s"
+                    )
+                    outcome.problems[child.identity] = Problem(Reason.CONFLICT, message, again=True, retry_after=pause)
+                    return
                 body, _ = await self._kube.apply(resource, _for(child.body, live), force=True)
                 outcome.writes += 1
                 self._note(key, child, child_of(body, child.api_version, child.kind))
                 log.info("updated %s", live)
             case (Action.REFUSE | Action.WAIT) as action if live is not None:
                 reason = Reason.OWNED_BY_OTHER if action is Action.REFUSE else Reason.WAITING_FOR_DELETION
-                message = children.refusal(live, uid)
+                message = children.refusal(live, key.name)
                 outcome.problems[child.identity] = Problem(reason, message, again=True, retry_after=_WAIT_SECONDS)
             case _:
                 pass

@@ -32,6 +32,8 @@ class Wanted:
     kind: str
     name: str
     role: str
+    serving: str
+    """Name of the object that it is made for."""
     body: Mapping[str, Any]
     digest: str
 
@@ -70,7 +72,7 @@ def wanted(serving: Serving, manifest: Manifest, live: Child | None) -> Wanted:
     digest = drift.digest(body)
     metadata["annotations"] = {**(metadata.get("annotations") or {}), drift.DIGEST: digest}
     role = (metadata.get("labels") or {}).get(labels.ROLE, "")
-    return Wanted(str(body["apiVersion"]), str(body["kind"]), metadata["name"], role, body, digest)
+    return Wanted(str(body["apiVersion"]), str(body["kind"]), metadata["name"], role, serving.key.name, body, digest)
 
 
 def decide(child: Wanted, live: Child | None, uid: str) -> Action:
@@ -78,7 +80,7 @@ def decide(child: Wanted, live: Child | None, uid: str) -> Action:
     if live is None:
         return Action.CREATE
     if live.owner is None or live.owner.uid != uid:
-        return Action.WAIT if former(live) else Action.REFUSE
+        return Action.WAIT if former(live, child.serving) else Action.REFUSE
     if live.deleting:
         return Action.WAIT
     if live.digest == child.digest and drift.matches(child.body, live.fields):
@@ -86,18 +88,24 @@ def decide(child: Wanted, live: Child | None, uid: str) -> Action:
     return Action.UPDATE
 
 
-def former(live: Child) -> bool:
-    """Whether ``live`` is about to go: it is being deleted, or was left by an object that had this name before."""
-    left = live.owner is not None and live.owner.kind == KIND and live.owner.name == live.serving
+def former(live: Child, name: str) -> bool:
+    """Whether ``live`` is about to go: it is being deleted, or was left by a former object called ``name``."""
+    left = live.owner is not None and live.owner.kind == KIND and live.owner.name == name
     return live.deleting or left
 
 
-def refusal(live: Child, uid: str) -> str:
-    """Return the sentence about an object that has a child's name and is not ours."""
-    whose = "belongs to no controller" if live.owner is None else f"belongs to {live.owner.kind} {live.owner.name}"
-    if former(live):
-        return f"{live} {whose} and has to be deleted first: waiting for it"
-    return f"{live} exists and {whose}: it is left alone; rename one of the two"
+def refusal(live: Child, name: str) -> str:
+    """Return the sentence about an object that has the name of a child of the object ``name`` and is not its child."""
+    if live.deleting:
+        return f"{live} is being deleted: waiting for its end, which finalizers may hold up"
+    if live.owner is None:
+        return (
+            f"{live} exists and belongs to no controller: it is left alone; delete it, or rename the KVServing {name}"
+        )
+    whose = f"belongs to {live.owner.kind} {live.owner.name}"
+    if former(live, name):
+        return f"{live} {whose} of before and has to be deleted first: waiting for it"
+    return f"{live} exists and {whose}: it is left alone; rename one of the two objects"
 
 
 def superfluous(view: View, plan: Plan, *, settled: bool) -> tuple[Child, ...]:

@@ -142,7 +142,7 @@ def serving_revisions(facts: Facts) -> tuple[str, ...]:
         roles.append("router")
     ready: dict[str, set[str]] = {}
     for child in facts.view.owned():
-        if child.workload is not None and child.workload.ready > 0 and child.revision:
+        if child.workload is not None and child.workload.ready > 0 and child.revision and not child.deleting:
             ready.setdefault(child.revision, set()).add(child.role)
     return tuple(sorted(revision for revision, found in ready.items() if found.issuperset(roles)))
 
@@ -275,8 +275,20 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
     return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")
 
 
+def _foreign_service(facts: Facts) -> Problem | None:
+    """The problem with the router's Service where its name is taken: what answers there is someone else's."""
+    for manifest in facts.plan.objects if facts.plan is not None else ():
+        if manifest["kind"] == "Service" and manifest["metadata"]["labels"].get(labels.ROLE) == "router":
+            found = facts.problems.get(("Service", manifest["metadata"]["name"]))
+            if found is not None and found.reason is Reason.OWNED_BY_OTHER:
+                return found
+    return None
+
+
 def _available(facts: Facts) -> Condition:
     serving = serving_revisions(facts)
+    if (foreign := _foreign_service(facts)) is not None:
+        return Condition("Available", "False", foreign.reason, foreign.message)
     if not serving:
         return Condition("Available", "False", Reason.SUSPENDED if facts.suspended else Reason.STARTING,
                          "no revision has a ready pod of every role")  # fmt: skip

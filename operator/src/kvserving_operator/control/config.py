@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,11 @@ from ..plan.types import CONNECTOR_IMAGE
 
 FIELD_MANAGER = "kvserving-operator"
 """The one manager of every field that the operator sets."""
+
+
+def own_identity() -> str:
+    """Name of this process in the Lease: two processes of one host must not take each other for themselves."""
+    return f"{socket.gethostname()}_{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Config:
     namespaces: tuple[str, ...] = ()
     namespace: str = "kvserving-system"
     kubeconfig: Path | None = None
-    identity: str = field(default_factory=socket.gethostname)
+    identity: str = field(default_factory=own_identity)
     workers: int = 6
     resync_seconds: float = 600.0
     counters_seconds: float = 15.0

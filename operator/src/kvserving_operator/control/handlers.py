@@ -52,10 +52,11 @@ class Handlers:
     def forget(self, body: Body) -> None:
         """Take a body out of the store."""
         metadata = body["metadata"]
+        version = metadata.get("resourceVersion", "")
         key = key_of(body)
         if self._resource is SERVING:
-            self._store.remove_serving(serving_of(body).key, metadata["uid"])
+            self._store.remove_serving(serving_of(body).key, metadata["uid"], version)
         elif key is not None and self._resource is PODS:
             self._store.remove_pod(key, metadata["name"], metadata["uid"])
         elif key is not None:
-            self._store.remove_child(key, self._resource.kind, metadata["name"], metadata["uid"])
+            self._store.remove_child(key, self._resource.kind, metadata["name"], metadata["uid"], version)

@@ -196,7 +196,7 @@ class Store:
         self._servings: dict[Key, Serving] = {}
         self._children: dict[Key, dict[tuple[str, str], Child]] = {}
         self._pods: dict[Key, dict[str, PodState]] = {}
-        self._gone: OrderedDict[str, None] = OrderedDict()
+        self._gone: OrderedDict[str, str] = OrderedDict()
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -214,16 +214,16 @@ class Store:
     def put_serving(self, serving: Serving) -> None:
         """Take note of an object, unless a newer state of it is known."""
         known = self._servings.get(serving.key)
-        if serving.uid in self._gone:
+        if self._is_gone(serving.uid, serving.version):
             return
         if known is None or newer(serving.version, known.version):
             self._servings[serving.key] = serving
             if known != serving:
                 self._changed(serving.key)
 
-    def remove_serving(self, key: Key, uid: str) -> None:
-        """Forget an object of this ``uid``."""
-        self._bury(uid)
+    def remove_serving(self, key: Key, uid: str, version: str) -> None:
+        """Forget an object of this ``uid``, and every state of it that is not newer than ``version``."""
+        self._bury(uid, version)
         known = self._servings.get(key)
         if known is not None and known.uid == uid:
             del self._servings[key]
@@ -231,7 +231,7 @@ class Store:
 
     def put_child(self, key: Key, child: Child) -> None:
         """Take note of a child of ``key``, unless a newer state of it is known."""
-        if child.uid in self._gone:
+        if self._is_gone(child.uid, child.version):
             return
         children = self._children.setdefault(key, {})
         known = children.get(child.identity)
@@ -240,9 +240,12 @@ class Store:
             if known is None or _differs(known, child):
                 self._changed(key)
 
-    def remove_child(self, key: Key, kind: str, name: str, uid: str) -> None:
-        """Forget a child of this ``uid`` for good."""
-        self._bury(uid)
+    def remove_child(self, key: Key, kind: str, name: str, uid: str, version: str) -> None:
+        """Forget a child of this ``uid``, and every state of it that is not newer than ``version``.
+
+        A watch with a selector says DELETED as well of an object that only lost our label; it has newer states.
+        """
+        self._bury(uid, version)
         self.doubt_child(key, kind, name, uid)
 
     def doubt_child(self, key: Key, kind: str, name: str, uid: str) -> None:
@@ -287,11 +290,11 @@ class Store:
         gone = [entry for entry, seen in missing if seen and newer(version, seen)]
         for key, name, uid in gone:
             if kind == "KVServing":
-                self.remove_serving(key, uid)
+                self.remove_serving(key, uid, version)
             elif kind == "Pod":
                 self.remove_pod(key, name, uid)
             else:
-                self.remove_child(key, kind, name, uid)
+                self.remove_child(key, kind, name, uid, version)
         return len(gone)
 
     def _version(self, kind: str, key: Key, name: str, uid: str) -> str:
@@ -318,11 +321,16 @@ class Store:
             if child.kind == kind
         ]
 
-    def _bury(self, uid: str) -> None:
+    def _bury(self, uid: str, version: str) -> None:
         # The answer to a write of ours can arrive after the watch told that the object is gone.
-        self._gone[uid] = None
+        self._gone[uid] = version
         if len(self._gone) > _MOST_GONE:
             self._gone.popitem(last=False)
+
+    def _is_gone(self, uid: str, version: str) -> bool:
+        """Whether this state is from before the object went."""
+        last = self._gone.get(uid)
+        return last is not None and not (version.isdecimal() and last.isdecimal() and int(version) > int(last))
 
     def sizes(self) -> tuple[int, int, int]:
         """Return the numbers of objects, children and pods."""

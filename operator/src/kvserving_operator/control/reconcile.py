@@ -225,7 +225,9 @@ def _settled(facts: Facts) -> bool:
         if (role == "prefill" and not facts.disaggregated) or (role == "router" and not facts.routed):
             continue
         child = workload(facts, role)
-        if child is None or child.workload is None or child.workload.ready < max(1, child.workload.replicas):
+        if child is None or child.deleting or child.identity in facts.problems:
+            return False
+        if child.workload is None or child.workload.ready < max(1, child.workload.replicas):
             return False
     return facts.transfer is None or facts.transfer.status == "True"
 

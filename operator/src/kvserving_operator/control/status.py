@@ -153,7 +153,9 @@ def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:
         None,
     )
     url = None
-    if service is not None:
+    identity = ("Service", service["metadata"]["name"]) if service is not None else None
+    taken = facts.problems.get(identity) if identity is not None else None
+    if service is not None and (taken is None or taken.reason is not Reason.OWNED_BY_OTHER):
         port = service["spec"]["ports"][0]["port"]
         url = f"http://{service['metadata']['name']}.{facts.plan.namespace}.svc:{port}"
     spec = serving.spec
