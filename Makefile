@@ -100,7 +100,7 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## pure code and the executor, seconds
+test-unit: $(VENV)/.dev ## pure code and the executor, three minutes
 	$(BIN)/pytest tests --ignore tests/connector
 
 .PHONY: test-connector

@@ -90,9 +90,20 @@ def test_a_signal_to_up_in_the_foreground_stops_everything(
     assert not (machine.folder / "state/svc/state.json").exists()
 
 
-def test_an_interrupt_while_engines_load_stops_everything(machine: Machine) -> None:
+@pytest.mark.parametrize(
+    ("number", "options", "status"),
+    [
+        (signal.SIGINT, (), 130),
+        (signal.SIGINT, ("--detach",), 130),
+        (signal.SIGTERM, ("--detach",), 143),
+        (signal.SIGHUP, ("--detach",), 129),
+    ],
+)
+def test_a_signal_while_engines_load_stops_everything(
+    machine: Machine, number: signal.Signals, options: tuple[str, ...], status: int
+) -> None:
     process = subprocess.Popen(
-        machine.up(machine.file("--never-healthy")),
+        machine.up(machine.file("--never-healthy"), *options),
         env=machine.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -103,9 +114,9 @@ def test_an_interrupt_while_engines_load_stops_everything(machine: Machine) -> N
         if "svc-decode-0: Loading" in line:
             break
     instance = machine.instance
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == status
     assert nothing_left([instance])
 
 

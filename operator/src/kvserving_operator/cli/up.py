@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -77,9 +80,26 @@ def command(
             view.notice(notice)
         if not detach:
             return _foreground(run, directory, lock, view)
-        state = client.start_detached(run, directory, lock, view.update)
+        with _stopped_like_an_interrupt():
+            state = client.start_detached(run, directory, lock, view.update)
     print_summary(state, detached=True)
     return 0 if state.phase == READY else 1
+
+
+@contextmanager
+def _stopped_like_an_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the wait as Ctrl-C does: a job that is ended leaves no engines behind."""
+    import signal
+
+    def stop(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:

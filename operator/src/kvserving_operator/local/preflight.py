@@ -18,6 +18,7 @@ from .run import Run
 from .state import ServiceDir
 
 GIB = 2**30
+_FIRST_FREE_PORT = 1024
 CPU_ENGINE_BYTES = int(2.5 * GIB)
 """Resident memory of a CPU engine without KV cache and weights, measured."""
 
@@ -144,6 +145,10 @@ def _listen(run: Run) -> list[str]:
     host, port = run.listen
     if can_bind(host, port):
         return []
+    if port < _FIRST_FREE_PORT and os.geteuid() != 0:
+        return [
+            f"{host}:{port} is not for this user: ports below {_FIRST_FREE_PORT} need root; try --listen {host}:8000"
+        ]
     return [
         f"{host}:{port} is busy or not an address of this machine: choose another one with --listen, such as"
         f" --listen {host}:{port + 1}, or find the program: `ss -ltnp 'sport = :{port}'`"
