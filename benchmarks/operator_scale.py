@@ -15,10 +15,8 @@ from pathlib import Path
 
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fault_proxy import FaultProxy, Record
-from e2e.operator.objects import expected, planned, serving
+from e2e.operator.objects import collections, expected, planned, serving
 from e2e.operator.running import Operator, operator_user
-
-from kvserving_operator.control.permissions import CHILDREN, SECRETS
 
 from .table import Table
 
@@ -141,14 +139,11 @@ def _operator(plane: ControlPlane, namespace: str, folder: Path, server: str | N
 def _count(plane: ControlPlane, namespace: str) -> Counter[str]:
     """Number of children by kind; only names of the first are read."""
     found: Counter[str] = Counter()
-    for resource in (*CHILDREN, SECRETS):
-        if resource.optional:
-            continue
-        base = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.api_version}"
-        answer = plane.api.get(f"{base}/namespaces/{namespace}/{resource.plural}", limit=1)
+    for kind, path in collections(namespace):
+        answer = plane.api.get(path, limit=1)
         number = len(answer["items"]) + answer["metadata"].get("remainingItemCount", 0)
         if number:
-            found[resource.kind] = number
+            found[kind] = number
     return found
 
 

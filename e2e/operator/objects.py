@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from e2e.controlplane.api import Json
@@ -59,17 +59,21 @@ def planned(cluster: Cluster, obj: Json, *, own_namespace: str) -> Plan:
     return plan(KVServing.model_validate(value), site=site, observed=observed)
 
 
+def collections(namespace: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and path of every collection in which children lie on a cluster without optional kinds."""
+    for resource in (*CHILDREN, SECRETS):
+        if not resource.optional:
+            base = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.api_version}"
+            yield resource.kind, f"{base}/namespaces/{namespace}/{resource.plural}"
+
+
 def children(cluster: Cluster, namespace: str) -> dict[tuple[str, str], Json]:
     """Return everything in a namespace that carries our label, pods apart, by kind and name."""
-    found: dict[tuple[str, str], Json] = {}
-    for resource in (*CHILDREN, SECRETS):
-        if resource.optional:
-            continue
-        base = f"/apis/{resource.api_version}" if resource.group else f"/api/{resource.api_version}"
-        path = f"{base}/namespaces/{namespace}/{resource.plural}"
-        for item in cluster.api.items(path, labelSelector="kvserving.dev/name"):
-            found[resource.kind, item["metadata"]["name"]] = item
-    return found
+    return {
+        (kind, item["metadata"]["name"]): item
+        for kind, path in collections(namespace)
+        for item in cluster.api.items(path, labelSelector="kvserving.dev/name")
+    }
 
 
 def expected(plan: Plan) -> set[tuple[str, str]]:

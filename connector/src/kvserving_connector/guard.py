@@ -116,9 +116,7 @@ class Guard:
             return body
         try:
             if not bodies.is_text(body, value):
-                raise _Problem(
-                    400, "the request body has half of a surrogate pair (\\\\ud800 to \\\\udfff), which is no character"
-                )
+                raise _Problem(400, "the request body has half of a surrogate pair, which is no character")
             # What was checked is what the engine parses: duplicate keys, odd encodings and escapes end here.
             return json.dumps(value, separators=(",", ":")).encode("ascii")
         except RecursionError:

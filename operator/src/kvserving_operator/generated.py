@@ -19,18 +19,22 @@ class Dumper(yaml.SafeDumper):
 
 
 def actions(parser: argparse.ArgumentParser) -> Any:
-    """Add ``--write`` and ``--check`` to ``parser``; the group, for one more way of showing the file."""
+    """Add ``--write``, ``--check`` and ``--print`` to ``parser``; the group, for one more way of showing the file."""
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--write", metavar="FOLDER", type=Path, help="write the file into FOLDER")
     group.add_argument("--check", metavar="FOLDER", type=Path, help="exit with 1 if the file in FOLDER differs")
+    group.add_argument("--print", action="store_true", help="print the file")
     return group
 
 
 def write_or_check(name: str, text: str, options: argparse.Namespace, source: str) -> int:
-    """Do what ``actions`` added: write ``text`` as ``name``, or compare; return the exit status.
+    """Do what ``actions`` added: print ``text``, write it as ``name``, or compare; return the exit status.
 
     ``source`` is what the file is generated from, for the message when it differs.
     """
+    if options.print:
+        print(text, end="")
+        return 0
     if options.write is not None:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / name).write_text(text, encoding="utf-8")

@@ -82,7 +82,7 @@ def run(**options: Any) -> None:
     from ..plan.types import CONNECTOR_IMAGE
 
     host, colon, port = options["listen"].rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535:
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise click.BadParameter(f"{options['listen']!r} is not HOST:PORT", param_hint="--listen")
     try:
         config = Config(

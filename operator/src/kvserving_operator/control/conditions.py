@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..api.faults import Fault
 from ..plan import labels
-from ..plan.types import Plan
+from ..plan.types import Manifest, Plan
 from ..reasons import Reason
 from .failures import Problem
 from .logs import redact
@@ -275,19 +275,24 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
     return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")
 
 
-def _foreign_service(facts: Facts) -> Problem | None:
-    """The problem with the router's Service where its name is taken: what answers there is someone else's."""
+def router_service(facts: Facts) -> Manifest | None:
+    """The manifest of the Service that clients ask; ``None`` without one."""
     for manifest in facts.plan.objects if facts.plan is not None else ():
         if manifest["kind"] == "Service" and manifest["metadata"]["labels"].get(labels.ROLE) == "router":
-            found = facts.problems.get(("Service", manifest["metadata"]["name"]))
-            if found is not None and found.reason is Reason.OWNED_BY_OTHER:
-                return found
+            return manifest
     return None
+
+
+def foreign_service(facts: Facts) -> Problem | None:
+    """The problem with the router's Service where its name is taken: what answers there is someone else's."""
+    service = router_service(facts)
+    found = facts.problems.get(("Service", service["metadata"]["name"])) if service is not None else None
+    return found if found is not None and found.reason is Reason.OWNED_BY_OTHER else None
 
 
 def _available(facts: Facts) -> Condition:
     serving = serving_revisions(facts)
-    if (foreign := _foreign_service(facts)) is not None:
+    if (foreign := foreign_service(facts)) is not None:
         return Condition("Available", "False", foreign.reason, foreign.message)
     if not serving:
         return Condition("Available", "False", Reason.SUSPENDED if facts.suspended else Reason.STARTING,

@@ -330,7 +330,7 @@ class Store:
     def _is_gone(self, uid: str, version: str) -> bool:
         """Whether this state is from before the object went."""
         last = self._gone.get(uid)
-        return last is not None and not (version.isdecimal() and last.isdecimal() and int(version) > int(last))
+        return last is not None and newer(last, version)
 
     def sizes(self) -> tuple[int, int, int]:
         """Return the numbers of objects, children and pods."""

@@ -162,14 +162,11 @@ def render(namespace: str = "kvserving-system", served: Sequence[str] = ()) -> s
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the RBAC file in the named folder; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvserving_operator.control.permissions", description="RBAC.")
-    generated.actions(parser).add_argument("--print", action="store_true", help="print the file")
+    generated.actions(parser)
     parser.add_argument("--namespace", default="kvserving-system", help="namespace of the operator")
     parser.add_argument("--served", action="append", default=[], metavar="NAMESPACE", help="serve only NAMESPACE")
     options = parser.parse_args(arguments)
     text = render(options.namespace, options.served)
-    if options.print:
-        print(text, end="")
-        return 0
     return generated.write_or_check(FILE_NAME, text, options, "the table of permissions")
 
 

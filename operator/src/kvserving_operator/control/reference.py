@@ -76,12 +76,9 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the reference in the named folder; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m kvserving_operator.control.reference", description="Reference.")
-    generated.actions(parser).add_argument("--print", action="store_true", help="print the file")
+    generated.actions(parser)
     options = parser.parse_args(arguments)
     text = render()
-    if options.print:
-        print(text, end="")
-        return 0
     return generated.write_or_check(FILE_NAME, text, options, "the declarations")
 
 

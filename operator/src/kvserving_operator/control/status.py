@@ -7,9 +7,8 @@ from typing import Any
 
 from ..api.faults import Fault
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing
-from ..plan import labels
 from ..reasons import Reason
-from .conditions import Condition, Facts, serving_revisions, workload
+from .conditions import Condition, Facts, foreign_service, router_service, serving_revisions, workload
 from .logs import MASK, redact
 from .observe import Serving
 
@@ -144,18 +143,8 @@ def _updating(facts: Facts) -> str | None:
 def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:
     assert facts.plan is not None
     profile = facts.plan.profile
-    service = next(
-        (
-            m
-            for m in facts.plan.objects
-            if m["kind"] == "Service" and m["metadata"]["labels"].get(labels.ROLE) == "router"
-        ),
-        None,
-    )
-    url = None
-    identity = ("Service", service["metadata"]["name"]) if service is not None else None
-    taken = facts.problems.get(identity) if identity is not None else None
-    if service is not None and (taken is None or taken.reason is not Reason.OWNED_BY_OTHER):
+    service, url = router_service(facts), None
+    if service is not None and foreign_service(facts) is None:
         port = service["spec"]["ports"][0]["port"]
         url = f"http://{service['metadata']['name']}.{facts.plan.namespace}.svc:{port}"
     spec = serving.spec

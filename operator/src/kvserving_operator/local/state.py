@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import os
@@ -191,22 +190,18 @@ class ServiceDir:
 
 def services(base: Path | None = None) -> list[ServiceDir]:
     """Every service that has a state, in order of name."""
-    folder = base or root()
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if not folder.is_dir():
-        return []
-    return [ServiceDir(p.name, folder) for p in sorted(folder.iterdir()) if (p / "state.json").is_file()]
+    return [ServiceDir(p.name, p.parent) for p in _folders(base) if (p / "state.json").is_file()]
 
 
 def logged(base: Path | None = None) -> list[str]:
     """Names of the services that have logs, those that are stopped included, in order."""
+    return [p.name for p in _folders(base) if any((p / "logs").glob("*.log"))]
+
+
+def _folders(base: Path | None) -> list[Path]:
+    """What lies in the folder of all services, in order; raise ``NotADirectoryError`` where that is no folder."""
     folder = base or root()
-    if folder.exists() and not folder.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-    if not folder.is_dir():
-        return []
-    return [p.name for p in sorted(folder.iterdir()) if any((p / "logs").glob("*.log"))]
+    return sorted(folder.iterdir()) if folder.exists() else []
 
 
 @contextmanager
