@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from e2e.local import real_model
 from e2e.local.asking import Question, Reply, Texts, ask_all
-from e2e.local.stage import REPOSITORY, Service, Stage, Topology
+from e2e.local.stage import Service, Stage, Topology
 
-MODEL_SECONDS = 120
 _STAGES = pytest.StashKey[list[Stage]]()
 
 
@@ -34,26 +32,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session")
 def engine_python() -> str:
-    found = os.environ.get("KVSERVING_ENGINE_PYTHON")
-    if not found:
-        raise pytest.UsageError(
-            "KVSERVING_ENGINE_PYTHON must name the interpreter that has vLLM; `make e2e-local` sets it"
-        )
-    return found
+    try:
+        return real_model.engine_python()
+    except real_model.NoEngine as reason:
+        raise pytest.UsageError(f"{reason}; `make e2e-local` sets it") from reason
 
 
 @pytest.fixture(scope="session")
 def models(engine_python: str) -> Path:
     """Folder of the tiny models, which are made once per machine."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models"
-    for kind in ("qwen3", "gemma3", "qwen3-next"):
-        subprocess.run(
-            [engine_python, str(REPOSITORY / "examples" / "tiny_model.py"), kind, str(folder / f"tiny-{kind}")],
-            check=True,
-            timeout=MODEL_SECONDS,
-        )
-    return folder
+    made = [real_model.tiny_model(engine_python, kind) for kind in ("qwen3", "gemma3", "qwen3-next")]
+    return made[0].parent
 
 
 @pytest.fixture(scope="session")

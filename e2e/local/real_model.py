@@ -28,9 +28,9 @@ def engine_python(environ: Mapping[str, str] = os.environ) -> str:
     return found
 
 
-def tiny_model(python: str) -> Path:
-    """Return the folder of the tiny model, made once per machine."""
+def tiny_model(python: str, kind: str = "qwen3") -> Path:
+    """Return the folder of a tiny model (a kind of ``examples/tiny_model.py``), made once per machine."""
     cache = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models" / "tiny-qwen3"
-    subprocess.run([python, str(_MAKER), "qwen3", str(folder)], check=True, timeout=_MODEL_SECONDS)
+    folder = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models" / f"tiny-{kind}"
+    subprocess.run([python, str(_MAKER), kind, str(folder)], check=True, timeout=_MODEL_SECONDS)
     return folder

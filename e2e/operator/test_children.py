@@ -23,6 +23,7 @@ from e2e.operator.objects import (
     serving,
 )
 from e2e.operator.running import ROOT
+from e2e.operator.waiting import settle, wait_children, wait_for, wait_for_ready
 
 from kvserving_operator.api.load import load
 from kvserving_operator.control import drift
@@ -38,29 +39,6 @@ RICH: dict[str, Any] = {
     "prefill": {"replicas": 2, "drainTimeout": "45s"},
     "decode": {"autoscaling": {"min": 2, "max": 6}},
 }
-
-
-def settle(plane: ControlPlane, obj: Json, *, what: str = "Ready") -> Json:
-    """Create ``obj`` and return it once it is ready (or another condition is true)."""
-    plane.api.create(obj)
-    return wait_for(plane, obj, what)
-
-
-def wait_for(plane: ControlPlane, obj: Json, kind: str, status: str = "True", timeout: float = 40) -> Json:
-    found = plane.api.wait(
-        path_of(obj["metadata"]["namespace"], obj["metadata"]["name"]),
-        lambda o: condition(o, kind).get("status") == status,
-        what=f"{kind}={status}",
-        timeout=timeout,
-    )
-    assert found is not None
-    return found
-
-
-def wait_children(plane: ControlPlane, namespace: str, names: set[tuple[str, str]], timeout: float = 30) -> Any:
-    return eventually(
-        lambda: children(plane, namespace), lambda found: set(found) == names, what=f"children {names}", timeout=timeout
-    )
 
 
 def test_every_planned_child_is_made_and_owned_by_the_object(plane: ControlPlane, namespace: str, start: Any) -> None:
@@ -219,15 +197,6 @@ def test_a_role_given_to_a_scaler_keeps_its_replicas(
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{decode}"
     plane.api.merge(f"{path}/scale", {"spec": {"replicas": 2}}, fieldManager="hpa")
     wait_for_ready(plane, namespace, "decode", "2/2")
-
-
-def wait_for_ready(plane: ControlPlane, namespace: str, role: str, summary: str) -> None:
-    plane.api.wait(
-        path_of(namespace),
-        lambda o: o is not None and o["status"]["roles"][role]["summary"] == summary,
-        what=f"{role} {summary}",
-        timeout=20,
-    )
 
 
 def test_a_stable_object_causes_no_write_over_twenty_resyncs(

@@ -16,7 +16,7 @@ from e2e.controlplane.faults import Call, Match, Rule
 from e2e.operator.objects import children, condition, differences, eventually, expected, path_of, planned, serving
 from e2e.operator.pod_count import PodCount
 from e2e.operator.running import Operator
-from e2e.operator.test_children import settle, wait_children
+from e2e.operator.waiting import settle, wait_children
 
 CREATION = 14
 """Writes that a creation takes at least: the children, and one status."""

@@ -9,8 +9,7 @@ from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.operator.objects import children, condition, eventually, path_of, serving
-from e2e.operator.test_children import settle
-from e2e.operator.test_watches import wait_planned
+from e2e.operator.waiting import settle, wait_planned
 
 OTHER_MODEL = {"uri": "hf://Qwen/Qwen3-4B"}
 

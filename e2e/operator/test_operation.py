@@ -14,7 +14,7 @@ from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.faults import Cut, DropEvent, EventMatch, Match, Status
 from e2e.operator.objects import condition, eventually, expected, path_of, planned, serving
 from e2e.operator.running import operator_user
-from e2e.operator.test_children import settle, wait_children, wait_for
+from e2e.operator.waiting import settle, wait_children, wait_for
 
 from kvserving_operator.control.permissions import rules
 

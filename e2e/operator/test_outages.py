@@ -13,8 +13,7 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.fixtures import CRDS
 from e2e.operator.objects import children, eventually, path_of, serving
-from e2e.operator.test_children import settle, wait_for_ready
-from e2e.operator.test_watches import uids, wait_planned
+from e2e.operator.waiting import settle, uids, wait_for_ready, wait_planned
 
 
 @pytest.fixture

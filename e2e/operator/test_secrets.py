@@ -17,9 +17,7 @@ from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.pod_script import Script, image_pull_error
 from e2e.operator.objects import children, condition, eventually, path_of, serving
 from e2e.operator.running import ROOT, Operator
-from e2e.operator.test_children import settle, wait_for
-from e2e.operator.test_specs import at_generation
-from e2e.operator.test_upgrades import pods
+from e2e.operator.waiting import at_generation, pods, settle, wait_for
 
 TOKEN = "hf_kvservingTestToken0123456789abcdef"  # no token of anybody's: it is searched for
 # A pod whose environment names a Secret that is not there does not start, and says so.

@@ -12,18 +12,7 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.pod_script import image_pull_error, never_ready
 from e2e.operator.objects import children, condition, differences, eventually, expected, path_of, planned, serving
-from e2e.operator.test_children import settle, wait_children, wait_for
-
-
-def at_generation(plane: ControlPlane, namespace: str, generation: int, timeout: float = 20) -> Json:
-    found = plane.api.wait(
-        path_of(namespace),
-        lambda o: o is not None and (o.get("status") or {}).get("observedGeneration") == generation,
-        what=f"generation {generation} observed",
-        timeout=timeout,
-    )
-    assert found is not None
-    return found
+from e2e.operator.waiting import at_generation, settle, wait_children, wait_for
 
 
 def deployments(plane: ControlPlane, namespace: str) -> dict[str, Json]:

@@ -9,7 +9,7 @@ from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.operator.objects import children, condition, differences, eventually, path_of, planned, serving
-from e2e.operator.test_children import settle, wait_for
+from e2e.operator.waiting import pods, settle, wait_for
 
 from kvserving_operator.control import children as child_rules
 from kvserving_operator.control.config import FIELD_MANAGER
@@ -22,11 +22,6 @@ def applied(plane: ControlPlane, namespace: str, kind: str, part: str) -> Json:
     wants = planned(plane, obj, own_namespace=namespace)
     manifest = next(m for m in wants.objects if m["kind"] == kind and part in str(m["metadata"]["name"]))
     return dict(child_rules.wanted(serving_of(obj), manifest, None).body)
-
-
-def pods(plane: ControlPlane, namespace: str) -> dict[str, str]:
-    found = plane.api.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector="kvserving.dev/name")
-    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in found}
 
 
 def test_fields_and_children_that_another_release_set_disappear(

@@ -6,38 +6,18 @@ import time
 from typing import Any
 
 import pytest
-from e2e.controlplane.api import Json
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.faults import DropEvent, DuplicateEvent, EventMatch, Match, Stale, StallWatch, Status
-from e2e.operator.objects import children, condition, differences, eventually, path_of, serving
-from e2e.operator.test_children import settle, wait_for
+from e2e.operator.objects import children, eventually, path_of, serving
+from e2e.operator.waiting import settle, uids, wait_for, wait_planned
 
 from kvserving_operator.control.main import ExitCode
 
 READS = frozenset({"get", "list", "watch"})
 # The proxy answers a stale read of one object from a list, and the operator may not list Secrets.
 LAGS = Match(verbs=READS, where=lambda info, _: info.resource != "secrets")
-
-
-def uids(plane: ControlPlane, namespace: str) -> dict[tuple[str, str], str]:
-    return {identity: child["metadata"]["uid"] for identity, child in children(plane, namespace).items()}
-
-
-def wait_planned(plane: ControlPlane, namespace: str, timeout: float = 40) -> Json:
-    """Return the object once it is ready at its generation and its children are as planned."""
-
-    def look() -> list[str]:
-        found = plane.api.get(path_of(namespace))
-        ready = condition(found, "Ready")
-        generation = found["metadata"]["generation"]
-        if ready.get("status") != "True" or ready["observedGeneration"] != generation:
-            return [f"Ready is {ready}, generation {generation}"]
-        return differences(plane, namespace)
-
-    eventually(look, lambda left: not left, what="children as planned", timeout=timeout)
-    return plane.api.get(path_of(namespace))
 
 
 def wait_one_decode(plane: ControlPlane, namespace: str) -> None:

@@ -21,8 +21,8 @@ from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fixtures import CRDS
 from e2e.controlplane.process_runtime import ProcessRuntime
+from e2e.local.real_model import NoEngine, engine_python, tiny_model
 from e2e.operator.objects import condition, path_of
-from e2e.operator.real_model import NoEngine, engine_python, tiny_model
 from e2e.operator.running import ROOT, Operator, operator_user
 
 DOCUMENT = ROOT / "docs" / "kubectl.md"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,12 +165,12 @@ INVALID = "0.19.0"
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(ABC):
     """One disturbance."""
 
+    @abstractmethod
     def take(self, world: World) -> None:
         """Do it."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,136 @@
+"""Flags and variables that rules refuse, and some that they let pass, by name.
+
+Listed apart from the tables that the rules are made of, so that a rule that gets lost is noticed.
+"""
+
+from __future__ import annotations
+
+OWNED_FLAGS = {
+    "kv-transfer-config": [
+        "--kv-transfer-config={}",
+        "--kv_transfer_config",
+        "--kv-transfer_config",
+        "--kv-t={}",
+        "--kv-transfer-config.kv_role",
+        "--kv-transfer-config {}",
+    ],
+    "kv-offloading-size": ["--kv-offloading-size", "--kv_offloading_size=4"],
+    "kv-offloading-backend": ["--kv-offloading-backend", "--kv_offloading_backend=native"],
+    "disable-hybrid-kv-cache-manager": ["--disable-hybrid-kv-cache-manager", "--no-disable-hybrid-kv-cache-manager"],
+    "block-size": ["--block-size", "--block_size=16"],
+    "kv-cache-dtype": ["--kv-cache-dtype", "--kv_cache_dtype=fp8"],
+    "model": ["--model", "--model=x"],
+    "served-model-name": ["--served-model-name", "--served_model_name=x"],
+    "revision": ["--revision", "--revision=x"],
+    "lora-modules": ["--lora-modules", "--lora_modules=x"],
+    "max-loras": ["--max-loras=2"],
+    "enable-lora": ["--enable-lora", "--no-enable-lora"],
+    "prefix-caching-hash-algo": ["--prefix-caching-hash-algo"],
+    "root-path": ["--root-path=/v2"],
+    "tensor-parallel-size": ["--tensor-parallel-size", "--tensor_parallel_size=2", "-tp", "-tp=2"],
+    "pipeline-parallel-size": ["--pipeline-parallel-size", "-pp"],
+    "data-parallel-*": [
+        "--data-parallel-size",
+        "--data_parallel_rank=1",
+        "-dp",
+        "-dpl",
+        "--no-data-parallel-hybrid-lb",
+    ],
+    "enable-expert-parallel": ["--enable-expert-parallel", "--no-enable-expert-parallel", "-ep"],
+    "nnodes": ["--nnodes", "-n", "-n2"],
+    "node-rank": ["--node-rank=1", "-r", "-r1"],
+    "master-addr": ["--master-addr"],
+    "master-port": ["--master_port"],
+    "headless": ["--headless"],
+    "device": ["--device=cpu"],
+    "host": ["--host", "--host=0.0.0.0"],
+    "uds": ["--uds"],
+    "grpc": ["--grpc"],
+    "ssl-*": ["--ssl-keyfile", "--ssl_certfile=x"],
+    "shutdown-timeout": ["--shutdown-timeout=3"],
+    "config": ["--config", "--config=x.yaml"],
+    "api-key": ["--api-key", "--api_key=x"],
+    "hf-token": ["--hf-token", "--hf_token=x"],
+}
+SHARED_FLAGS = {
+    "dtype": ["--dtype=float16"],
+    "disable-sliding-window": ["--disable-sliding-window", "--no-disable-sliding-window"],
+    "hf-config-path": ["--hf-config-path=x"],
+    "load-format": ["--load-format", "--load_format=dummy"],
+    "mm-processor-kwargs": ["--mm-processor-kwargs.num_crops", "--mm_processor_kwargs={}"],
+    "model-impl": ["--model-impl=transformers"],
+    "prefill-context-parallel-size": ["--prefill-context-parallel-size", "-pcp=2", "-pcp"],
+    "quantization-config": ["--quantization-config={}", "--quantization_config"],
+    "quantization": ["--quantization", "-q", "-qfp8"],
+    "attention-backend": ["--attention_backend"],
+    "attention-config": ["--attention-config.backend", "-ac"],
+    "hf-overrides": ["--hf-overrides={}"],
+    "tokenizer": ["--tokenizer"],
+    "tokenizer-mode": ["--tokenizer-mode"],
+    "tokenizer-revision": ["--tokenizer_revision=x"],
+    "chat-template": ["--chat-template"],
+    "code-revision": ["--code-revision"],
+    "config-format": ["--config-format=mistral"],
+    "dcp-kv-cache-interleave-size": ["--dcp-kv-cache-interleave-size=1"],
+    "decode-context-parallel-size": ["--decode-context-parallel-size", "-dcp=2"],
+    "kv-cache-dtype-skip-layers": ["--kv-cache-dtype-skip-layers"],
+    "max-lora-rank": ["--max-lora-rank=8"],
+    "rope-scaling": ["--rope-scaling={}"],
+    "rope-theta": ["--rope_theta=1"],
+    "enable-prefix-caching": ["--enable-prefix-caching", "--no-enable-prefix-caching"],
+    "mamba-*": ["--mamba-block-size", "--mamba_cache_mode=align"],
+}
+KVCACHED_FLAGS = {
+    "gpu-memory-utilization": ["--gpu-memory-utilization=0.9", "--gpu_memory_utilization"],
+    "kv-cache-memory-bytes": ["--kv-cache-memory-bytes"],
+}
+FREE_ARGS = [
+    "--max-num-seqs",
+    "256",
+    "--enable-log-requests",
+    "--middleware=x.Y",
+    "--port=8300",
+    "--kv-events-config={}",
+    "model",
+    "--tokenizers-x",
+]
+ENGINE_FREE_ARGS = [
+    *FREE_ARGS,
+    "--dtype=float16",
+    "-q=fp8",
+    "--config-format=auto",
+    "--chat-template=/t",
+    "--model-impl=auto",
+    "--load-format=auto",
+    "--hf-config-path=x",
+    "-pcp=2",
+    "--gpu-memory-utilization=0.9",
+]
+
+OWNED_VARIABLES = {
+    "side channel": ["VLLM_NIXL_SIDE_CHANNEL_HOST"],
+    "side channel port": ["VLLM_NIXL_SIDE_CHANNEL_PORT", "VLLM_EC_SIDE_CHANNEL_PORT"],
+    "address": ["VLLM_HOST_IP", "VLLM_PORT"],
+    "home": ["HOME", "USER", "LOGNAME", "VLLM_CONFIG_ROOT"],
+    "mooncake": ["MOONCAKE_CONFIG_PATH"],
+    "lease": ["VLLM_NIXL_ABORT_REQUEST_TIMEOUT"],
+    "layout": ["VLLM_KV_CACHE_LAYOUT", "VLLM_SSM_CONV_STATE_LAYOUT"],
+    "hash seed": ["PYTHONHASHSEED"],
+    "kvcached": ["ENABLE_KVCACHED", "KVCACHED_AUTOPATCH", "KVCACHED_CONTIGUOUS_LAYOUT"],
+    "operator": ["KVSERVING_ROLE", "POD_IP", "POD_NAME", "POD_UID"],
+    "python path": ["PYTHONPATH"],
+    "plugins": ["VLLM_PLUGINS"],
+    "engine key": ["VLLM_API_KEY"],
+    "secrets": ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "REDISCLI_AUTH"],
+}
+SHARED_VARIABLES = {
+    "transports": ["UCX_TLS"],
+    "engine choices": ["VLLM_ATTENTION_BACKEND", "VLLM_USE_V1", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_MLA_DISABLE"],
+}
+FREE_VARIABLES = [
+    {"name": "UCX_NET_DEVICES", "value": "mlx5_0:1"},
+    {"name": "NCCL_DEBUG", "value": "INFO"},
+    {"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:False"},
+    {"name": "VLLM_LOGGING_LEVEL", "value": "INFO"},
+    {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}},
+]
