@@ -23,7 +23,8 @@ from .table import Table
 OBJECTS = 1000
 SINGLES = 15
 LIMIT_SECONDS = 600
-_POLL_SECONDS = 0.25
+_POLL_SECONDS = 1.0
+"""Between looks; each costs the apiserver a count of every kind."""
 _CREATORS = 4
 _NOT_STORED = frozenset({"leases", "reviews"})
 """Election goes on whatever the objects do; access reviews are questions."""
@@ -53,18 +54,20 @@ def run() -> Table:
 
 
 def _singles(plane: ControlPlane, folder: Path) -> list[float]:
-    """Seconds from the creation of an object to the answer to the last write of a child."""
+    """Seconds from the creation of an object to the answer to the last write of a child; a first one is left out."""
     namespace = plane.namespace("single")
     found = []
     with FaultProxy(plane) as proxy, _operator(plane, namespace, folder, proxy.url):
-        for number in range(SINGLES):
-            body = serving(namespace, f"single-{number}")
+        for number in range(-1, SINGLES):
+            body = serving(namespace, f"single-{number + 1}")
             wanted = len(expected(planned(plane, body, own_namespace=namespace)))
             proxy.reset()
             before = time.monotonic()
             plane.api.create(body)
             records = proxy.wait(partial(_written, wanted=wanted), what=f"{wanted} children are written")
-            found.append(max(record.at for record in records if _of_child(record)) - before)
+            # A fresh apiserver tells every client its first event of a new kind two seconds late.
+            if number >= 0:
+                found.append(max(record.at for record in records if _of_child(record)) - before)
             proxy.wait_quiet(0.3)
     return found
 

@@ -14,6 +14,7 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.operator.objects import (
     children,
+    collections,
     condition,
     contains,
     eventually,
@@ -307,6 +308,30 @@ def test_a_foreign_service_of_the_same_name_is_not_seized(
     plane.api.delete(f"/api/v1/namespaces/{namespace}/services/qwen")
     found = wait_for(plane, obj, "Ready", timeout=60)
     assert condition(found, "Degraded")["status"] == "False"
+
+
+def test_no_object_that_has_a_childs_name_is_written_even_where_no_field_conflicts(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    obj = serving(namespace)
+    bare: dict[str, Json] = {"Role": {"rules": []}, "ConfigMap": {}, "ServiceAccount": {}}
+    foreign = {}
+    for manifest in planned(plane, obj, own_namespace=namespace).objects:
+        if (kind := str(manifest["kind"])) in bare:
+            metadata = {"name": manifest["metadata"]["name"], "namespace": namespace}
+            made = plane.api.create({"apiVersion": manifest["apiVersion"], "kind": kind, "metadata": metadata,
+                                     **bare[kind]})  # fmt: skip
+            foreign[kind] = made["metadata"]
+    assert set(foreign) == set(bare)
+    start()
+    plane.api.create(obj)
+    found = wait_for(plane, obj, "Degraded")
+    assert condition(found, "Degraded")["reason"] == "OwnedByOther"
+    wait_for(plane, obj, "TransferVerified")
+    for kind, path in collections(namespace):
+        if kind in foreign:
+            live = plane.api.get(f"{path}/{foreign[kind]['name']}")
+            assert live["metadata"]["resourceVersion"] == foreign[kind]["resourceVersion"], kind
 
 
 def test_a_child_that_the_plan_no_longer_names_is_pruned_and_foreign_ones_stay(

@@ -22,7 +22,6 @@ class FakeApi:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.fail: dict[tuple[str, str], ApiFailure] = {}
-        self.appear: dict[tuple[str, str], Json] = {}
         self._numbers = itertools.count(100)
 
     def put(self, kind: str, body: Json) -> Json:
@@ -44,12 +43,16 @@ class FakeApi:
         ]
         yield Page(str(next(self._numbers)), found)
 
-    async def apply(self, resource: Resource, body: Mapping[str, Any], *, force: bool) -> tuple[Json, bool]:
+    async def apply_new(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        metadata = body["metadata"]
+        if (resource.kind, metadata["namespace"], metadata["name"]) in self.objects:
+            raise ApiFailure(409, "Conflict", "", f"patch {resource.plural}", {})
+        return await self.apply(resource, body, force=False)
+
+    async def apply(self, resource: Resource, body: Mapping[str, Any], *, force: bool) -> Json:
         metadata = body["metadata"]
         identity = (resource.kind, metadata["namespace"], metadata["name"])
         self._write("apply", resource.kind, metadata["name"])
-        if foreign := self.appear.pop((resource.kind, metadata["name"]), None):
-            self.put(resource.kind, foreign)
         known = self.objects.get(identity)
         if known is not None and metadata.get("uid") not in (None, known["metadata"]["uid"]):
             raise ApiFailure(409, "Conflict", "", f"patch {resource.plural}", {})
@@ -63,7 +66,7 @@ class FakeApi:
         merged["metadata"]["managedFields"] = [*others, entry]
         merged["metadata"]["resourceVersion"] = str(next(self._numbers))
         self.objects[identity] = merged
-        return merged, known is None
+        return merged
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         metadata = body["metadata"]

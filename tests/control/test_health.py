@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from kvserving_operator.control.health import Vitals, alive, ready
+import asyncio
+
+import aiohttp
+
+from kvserving_operator.control.health import Vitals, alive, ready, serve
+from kvserving_operator.control.metrics import Metrics
 
 
 def vitals(**changes: object) -> Vitals:
@@ -38,3 +43,20 @@ def test_one_that_has_not_listed_everything_is_not_ready() -> None:
 def test_one_whose_every_reconciliation_fails_is_not_ready() -> None:
     assert ready(vitals(last_success=None, last_failure=999.0), 1000.0)
     assert ready(vitals(last_success=995.0, last_failure=999.0), 1000.0) == []
+
+
+def test_no_connection_of_a_scraper_outlives_its_answer() -> None:
+    async def scrape() -> list[str | None]:
+        runner = await serve(vitals(), Metrics(), "127.0.0.1", 0)
+        try:
+            host, port = runner.addresses[0]
+            async with aiohttp.ClientSession() as session:
+                answers = []
+                for path in ("healthz", "readyz", "metrics"):
+                    async with session.get(f"http://{host}:{port}/{path}") as answer:
+                        answers.append(answer.headers.get("Connection"))
+                return answers
+        finally:
+            await runner.cleanup()
+
+    assert asyncio.run(scrape()) == ["close"] * 3

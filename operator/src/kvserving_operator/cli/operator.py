@@ -41,7 +41,7 @@ def command() -> None:
     "--kubeconfig", envvar=["KVSERVING_OPERATOR_KUBECONFIG", "KUBECONFIG"],
     type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Credentials. [the pod's service account]",
 )  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 64), default=6, help="Objects reconciled at once.")
+@click.option("--workers", type=click.IntRange(1, 64), default=16, help="Objects reconciled at once.")
 @click.option(
     "--resync", type=click.FloatRange(0.1), default=600, help="Seconds between full comparisons with the cluster."
 )

@@ -15,7 +15,6 @@ from ..plan.types import Plan
 from ..reasons import Reason
 from . import children
 from .children import Action, Wanted
-from .config import FIELD_MANAGER
 from .contests import Contests
 from .failures import ApiFailure, Problem, problem
 from .kube import Kube
@@ -26,7 +25,6 @@ log = logging.getLogger(__name__)
 
 Identity = tuple[str, str]
 _WAIT_SECONDS = 1.0
-_CONTROLLERS = "kube-controller-manager"
 _WORKLOADS = ("Deployment", "StatefulSet")
 
 
@@ -104,24 +102,13 @@ class Applier:
         key, uid = view.serving.key, view.serving.uid
         resource = resource_of(child.api_version, child.kind)
         if live is None:
-            # The watch shows labelled objects only: a foreign one of this name is seen by asking.
-            body = await self._kube.get(resource, key.namespace, child.name)
-            if body is not None:
-                live = child_of(body, child.api_version, child.kind)
-                if live.serving == key.name:
-                    self._store.put_child(key, live)
+            live = await self._create(key, child, outcome)
+            if live is None:
+                return
         match children.decide(child, live, uid):
             case Action.NOTHING:
                 pass
-            case Action.CREATE:
-                body, created = await self._kube.apply(resource, child.body, force=False)
-                outcome.writes += 1
-                if not created and _of_others(body):
-                    await self._withdraw(child)
-                    raise ApiFailure(409, "AlreadyExists", "", f"create {child.kind} {key.namespace}/{child.name}", {})
-                self._note(key, child, child_of(body, child.api_version, child.kind))
-                log.info("created %s %s/%s", child.kind, key.namespace, child.name)
-            case Action.UPDATE if live is not None and self._accepted.get(live.uid) != (child.digest, live.fields):
+            case Action.UPDATE if self._accepted.get(live.uid) != (child.digest, live.fields):
                 if (pause := self._contests.pause(live.uid, child.digest)) > 0:
                     message = (
                         f"{live} is changed by someone else each time it is set: another operator of this namespace, or"
@@ -129,16 +116,39 @@ class Applier:
                     )
                     outcome.problems[child.identity] = Problem(Reason.CONFLICT, message, again=True, retry_after=pause)
                     return
-                body, _ = await self._kube.apply(resource, _for(child.body, live), force=True)
+                body = await self._kube.apply(resource, _for(child.body, live), force=True)
                 outcome.writes += 1
                 self._note(key, child, child_of(body, child.api_version, child.kind))
                 log.info("updated %s", live)
-            case (Action.REFUSE | Action.WAIT) as action if live is not None:
+            case (Action.REFUSE | Action.WAIT) as action:
                 reason = Reason.OWNED_BY_OTHER if action is Action.REFUSE else Reason.WAITING_FOR_DELETION
                 message = children.refusal(live, key.name)
                 outcome.problems[child.identity] = Problem(reason, message, again=True, retry_after=_WAIT_SECONDS)
             case _:
                 pass
+
+    async def _create(self, key: Key, child: Wanted, outcome: Outcome) -> Child | None:
+        """Create ``child`` and return ``None``; where its name is taken, return what has it, untouched.
+
+        The watch shows labelled objects only, so a foreign one of this name is seen by trying.
+        """
+        resource = resource_of(child.api_version, child.kind)
+        try:
+            body = await self._kube.apply_new(resource, child.body)
+        except ApiFailure as failure:
+            if failure.status != 409:
+                raise
+            found = await self._kube.get(resource, key.namespace, child.name)
+            if found is None:
+                raise
+            live = child_of(found, child.api_version, child.kind)
+            if live.serving == key.name:
+                self._store.put_child(key, live)
+            return live
+        outcome.writes += 1
+        self._note(key, child, child_of(body, child.api_version, child.kind))
+        log.info("created %s %s/%s", child.kind, key.namespace, child.name)
+        return None
 
     def _note(self, key: Key, child: Wanted, answer: Child) -> None:
         self._store.put_child(key, answer)
@@ -146,26 +156,6 @@ class Applier:
         if answer.owner is not None and children.decide(child, answer, answer.owner.uid) is Action.UPDATE:
             self._accepted[answer.uid] = (child.digest, answer.fields)
             log.debug("the server keeps %s in another shape than it was applied", answer)
-
-    async def _withdraw(self, child: Wanted) -> None:
-        """Take our fields out of an object that appeared under a child's name between look and creation."""
-        metadata = {"name": child.name, "namespace": child.body["metadata"]["namespace"]}
-        bare = {"apiVersion": child.api_version, "kind": child.kind, "metadata": metadata}
-        await self._kube.apply(resource_of(child.api_version, child.kind), bare, force=False)
-
-
-def _of_others(body: Mapping[str, Any]) -> bool:
-    """Whether someone else made the object: another manager has set more than labels and annotations of it.
-
-    An object that was there already, and that nobody else has a part in, is our own: a proxy sent the request twice,
-    or the read before it was answered by an apiserver that lags.
-    """
-    return any(
-        entry.get("manager") not in (FIELD_MANAGER, _CONTROLLERS)
-        and not entry.get("subresource")
-        and set(entry.get("fieldsV1") or {}) - {"f:metadata"}
-        for entry in body["metadata"].get("managedFields") or ()
-    )
 
 
 def _for(body: Mapping[str, Any], live: Child) -> dict[str, Any]:

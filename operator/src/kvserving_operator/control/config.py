@@ -56,7 +56,7 @@ class Config:
     namespace: str = "kvserving-system"
     kubeconfig: Path | None = None
     identity: str = field(default_factory=own_identity)
-    workers: int = 6
+    workers: int = 16
     resync_seconds: float = 600.0
     counters_seconds: float = 15.0
     write_rate: float = 300.0

@@ -43,12 +43,15 @@ def own_fields(managed_fields: Iterable[Mapping[str, Any]]) -> Fields:
     is recorded as an update by our manager, and counts. Equal trees are one object, so that a
     thousand children of a kind need the memory of one. Owner references are left out.
     """
-    merged: dict[str, Any] = {}
-    for entry in managed_fields:
-        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource"):
-            _merge(merged, entry.get("fieldsV1") or {})
-    metadata = merged.pop("f:metadata", {})
-    metadata.pop("f:ownerReferences", None)
+    entries = [
+        entry.get("fieldsV1") or {}
+        for entry in managed_fields
+        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
+    ]
+    merged: dict[str, Any] = dict(entries[0]) if len(entries) == 1 else {}
+    for entry in entries if not merged else ():
+        _merge(merged, entry)
+    metadata = {key: value for key, value in merged.pop("f:metadata", {}).items() if key != "f:ownerReferences"}
     if metadata:
         # An empty tree would read as all of it.
         merged["f:metadata"] = metadata

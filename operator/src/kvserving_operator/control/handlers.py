@@ -46,7 +46,7 @@ class Handlers:
             return
         if self._resource is PODS:
             self._store.put_pod(key, body)
-        else:
+        elif not self._store.has_child(key, self._resource.kind, body["metadata"]):
             self._store.put_child(key, child_of(body, self._resource.api_version, self._resource.kind))
 
     def forget(self, body: Body) -> None:

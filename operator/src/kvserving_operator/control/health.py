@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from .metrics import Metrics
 
@@ -120,7 +121,14 @@ async def serve(vitals: Vitals, metrics: Metrics, host: str, port: int) -> web.A
     async def metricsz(_: web.Request) -> web.Response:
         return web.Response(body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
-    app = web.Application()
+    @web.middleware
+    async def closing(request: web.Request, handler: Handler) -> web.StreamResponse:
+        # A scraper's idle connection is a task, and kopf waits five seconds for every task when it ends.
+        response = await handler(request)
+        response.force_close()
+        return response
+
+    app = web.Application(middlewares=[closing])
     app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", metricsz)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()

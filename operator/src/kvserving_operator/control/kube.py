@@ -30,6 +30,8 @@ Json = dict[str, Any]
 # With a parameter the client takes bytes as they are. By itself it writes emoji as escaped surrogate pairs, which are
 # JSON and no YAML: the apiserver refuses the whole patch.
 _APPLY = "application/apply-patch+yaml; charset=utf-8"
+# No stored object has this version, so an apply with it makes a new object or fails with 409.
+_ABSENT = {"resourceVersion": "1"}
 _PAGE = 100
 _LONGEST_RETRY_AFTER = 300.0
 _LONGEST_HOLD = 30.0
@@ -72,6 +74,9 @@ async def configuration(config: Config) -> Configuration:
         in_cluster: Any = load_incluster_config
         in_cluster(client_configuration=settings)
     settings.connection_pool_maxsize = max(16, config.workers * 4)
+    # kopf's connection does the same. Proxies come from the kubeconfig; with the environment's, every request would
+    # read ~/.netrc as well, and could send a password from there.
+    settings.client_session_kwargs = {"trust_env": False}
     return settings  # type: ignore[no-any-return]
 
 
@@ -118,12 +123,20 @@ class Kube:
             if not token:
                 return
 
-    async def apply(self, resource: Resource, body: Mapping[str, Any], *, force: bool) -> tuple[Json, bool]:
-        """Server-side apply ``body``; return the object and whether it was created. Raises ``ApiFailure``."""
+    async def apply(self, resource: Resource, body: Mapping[str, Any], *, force: bool) -> Json:
+        """Server-side apply ``body`` and return the object. Raises ``ApiFailure``."""
         metadata = body["metadata"]
         path = self._path(resource, metadata["namespace"], metadata["name"])
         params = _apply(force) | {"body": body}
         return await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
+
+    async def apply_new(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        """Create ``body`` by server-side apply. Raises ``ApiFailure``, of status 409 when there is one of that name,
+        which is left untouched whoever made it.
+
+        A plain create would enter every defaulted field under our name, and a later apply could not take one away.
+        """
+        return await self.apply(resource, {**body, "metadata": {**body["metadata"], **_ABSENT}}, force=False)
 
     async def apply_status(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         """Server-side apply the status of ``body``, whose metadata should carry the UID. Raises ``ApiFailure``."""
@@ -131,14 +144,13 @@ class Kube:
         path = self._path(resource, metadata["namespace"], metadata["name"]) + "/status"
         resource = replace(resource, plural=f"{resource.plural}/status")
         params = _apply(True) | {"body": body}
-        answer, _ = await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
-        return answer
+        return await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         """Create ``body``. Raises ``ApiFailure``, of status 409 when there is one of that name."""
         metadata = body["metadata"]
         name = metadata.get("name", "")
-        answer, _ = await self._write(
+        return await self._write(
             "create",
             resource,
             self._path(resource, metadata["namespace"]),
@@ -147,7 +159,6 @@ class Kube:
             body=body,
             query={"fieldManager": FIELD_MANAGER},
         )
-        return answer
 
     async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str) -> None:
         """Delete one object if it still has this UID and resource version. Raises ``ApiFailure``."""
@@ -166,45 +177,38 @@ class Kube:
         path = self._path(LEASES, metadata["namespace"], None if create else metadata["name"])
         verb = "create" if create else "update"
         what = f"{verb} {LEASES.full_name} {metadata['namespace']}/{metadata['name']}"
-        answer, _ = await self._request(verb, LEASES.plural, path, what, body=dict(body))
-        return answer
+        return await self._request(verb, LEASES.plural, path, what, body=dict(body))
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Json:
         """Create a review (nothing is stored by it). Raises ``ApiFailure``."""
-        answer, _ = await self._request("create", "reviews", path, f"create {path}", body=dict(body))
-        return answer
+        return await self._request("create", "reviews", path, f"create {path}", body=dict(body))
 
     async def read(self, path: str) -> Json | None:
         """Return what is at ``path``, such as a discovery document; ``None`` for 404. Raises ``ApiFailure``."""
         try:
-            answer, _ = await self._request("get", "discovery", path, f"get {path}")
+            return await self._request("get", "discovery", path, f"get {path}")
         except ApiFailure as failure:
             if failure.status == 404:
                 return None
             raise
-        return answer
 
     def _path(self, resource: Resource, namespace: str | None, name: str | None = None) -> str:
         base = f"/{'apis' if resource.group else 'api'}/{resource.api_version}"
         where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
         return f"{base}{where}/{resource.plural}" + (f"/{quote(name, safe='')}" if name else "")
 
-    async def _write(
-        self, verb: str, resource: Resource, path: str, name: str, namespace: str, **params: Any
-    ) -> tuple[Json, bool]:
+    async def _write(self, verb: str, resource: Resource, path: str, name: str, namespace: str, **params: Any) -> Json:
         delay = self._limit.reserve()
         if delay > 0:
             await asyncio.sleep(delay)
         if not self._may_write():
             raise MayNotWrite(f"{verb} {resource.full_name} {namespace}/{name}")
         what = f"{verb} {resource.full_name} {namespace}/{name}".rstrip("/")
-        answer, status = await self._request(verb, resource.plural, path, what, **params)
-        return answer, status == 201
+        return await self._request(verb, resource.plural, path, what, **params)
 
     async def _send(self, verb: str, resource: Resource, path: str, name: str, namespace: str, **params: Any) -> Json:
         what = f"{verb} {resource.full_name} {namespace}/{name}".rstrip("/ ")
-        answer, _ = await self._request(verb, resource.plural, path, what, **params)
-        return answer
+        return await self._request(verb, resource.plural, path, what, **params)
 
     async def _request(
         self,
@@ -216,7 +220,7 @@ class Kube:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-    ) -> tuple[Json, int]:
+    ) -> Json:
         started = self._now()
         status = 0
         try:
@@ -242,7 +246,7 @@ class Kube:
             self._observe(Call(verb, plural, status, self._now() - started))
         if not isinstance(answer, dict):
             raise ApiFailure(0, "answer is no object", "", what, {})
-        return answer, status
+        return answer
 
     def _refused(self, status: int, response: Any, raw: bytes, what: str) -> ApiFailure:
         failure = _failure(status, response, raw, what)

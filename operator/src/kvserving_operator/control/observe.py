@@ -240,6 +240,11 @@ class Store:
             if known is None or _differs(known, child):
                 self._changed(key)
 
+    def has_child(self, key: Key, kind: str, metadata: Mapping[str, Any]) -> bool:
+        """Whether this very state of a child is known: the echo of a write of our own, most often."""
+        known = self._children.get(key, {}).get((kind, metadata["name"]))
+        return known is not None and (known.uid, known.version) == (metadata["uid"], metadata.get("resourceVersion"))
+
     def remove_child(self, key: Key, kind: str, name: str, uid: str, version: str) -> None:
         """Forget a child of this ``uid``, and every state of it that is not newer than ``version``.
 
