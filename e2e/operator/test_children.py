@@ -14,8 +14,6 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.operator.objects import (
     children,
-    collections,
-    condition,
     contains,
     eventually,
     expected,
@@ -104,77 +102,6 @@ def test_a_deployment_deleted_by_hand_is_made_again_and_becomes_ready(
     plane.api.delete(f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}")
     wait_for(plane, obj, "DecodeReady", "False")
     wait_for(plane, obj, "Ready")
-
-
-def test_foreign_values_in_our_fields_are_restored_and_foreign_fields_stay(
-    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
-) -> None:
-    start()
-    settle(plane, serving(namespace))
-    service = f"/api/v1/namespaces/{namespace}/services/qwen"
-    plane.api.merge(
-        service,
-        {"metadata": {"labels": {"team": "blue", "app.kubernetes.io/name": "theirs"}, "annotations": {"note": "kept"}}},
-        fieldManager="someone",
-    )
-    restored = plane.api.wait(
-        service,
-        lambda o: o is not None and o["metadata"]["labels"]["app.kubernetes.io/name"] == "kvserving",
-        what="our label",
-        timeout=10,
-    )
-    assert restored is not None
-    assert restored["metadata"]["labels"]["team"] == "blue"
-    assert restored["metadata"]["annotations"]["note"] == "kept"
-    decode = next(name for kind, name in children(plane, namespace) if kind == "Deployment" and "decode" in name)
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{decode}"
-    plane.api.merge(path, {"spec": {"replicas": 5, "minReadySeconds": 3}}, fieldManager="kubectl")
-    back = plane.api.wait(
-        path, lambda o: o is not None and o["spec"]["replicas"] == 2, what="2 replicas again", timeout=10
-    )
-    assert back is not None
-    assert back["spec"]["minReadySeconds"] == 3
-
-
-def test_our_label_taken_from_a_child_comes_back(
-    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
-) -> None:
-    start()
-    settle(plane, serving(namespace))
-    path = f"/api/v1/namespaces/{namespace}/configmaps/qwen-router-launcher"
-    uid = plane.api.get(path)["metadata"]["uid"]
-    plane.api.merge(path, {"metadata": {"labels": {"kvserving.dev/name": None}}})
-    found = plane.api.wait(
-        path,
-        lambda o: o is not None and "kvserving.dev/name" in o["metadata"]["labels"],
-        what="the label again",
-        timeout=10,
-    )
-    assert found is not None
-    assert found["metadata"]["uid"] == uid
-
-
-def test_replicas_that_a_scaler_sets_are_never_fought(
-    plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
-) -> None:
-    operator = start("--resync=0.5")
-    settle(plane, serving(namespace, decode={"autoscaling": {"min": 1, "max": 9}}))
-    decode = next(name for kind, name in children(plane, namespace) if kind == "Deployment" and "decode" in name)
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{decode}"
-    assert "f:replicas" not in str(
-        [
-            e["fieldsV1"]["f:spec"]
-            for e in plane.api.get(path)["metadata"]["managedFields"]
-            if e["manager"] == FIELD_MANAGER
-        ]
-    )
-    plane.api.merge(f"{path}/scale", {"spec": {"replicas": 3}}, fieldManager="hpa")
-    wait_for_ready(plane, namespace, "decode", "3/3")
-    resyncs = operator.metric("kvserving_operator_resyncs_total")
-    quiet = time.monotonic()
-    eventually(lambda: operator.metric("kvserving_operator_resyncs_total"), lambda n: n >= resyncs + 3, what="resyncs")
-    assert plane.api.get(path)["spec"]["replicas"] == 3
-    assert [r for r in proxy.writes(since=quiet) if r.info.resource == "deployments"] == []
 
 
 def test_a_role_given_to_a_scaler_keeps_its_replicas(
@@ -281,57 +208,6 @@ def test_children_of_a_former_object_of_the_same_name_are_not_adopted(
     found = children(plane, namespace)
     assert {child["metadata"]["ownerReferences"][0]["uid"] for child in found.values()} == {uid}
     assert not former & {child["metadata"]["uid"] for child in found.values()}
-
-
-@pytest.mark.parametrize("labelled", [False, True])
-def test_a_foreign_service_of_the_same_name_is_not_seized(
-    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet, labelled: bool
-) -> None:
-    labels = {"kvserving.dev/name": "qwen"} if labelled else {"app": "theirs"}
-    foreign = plane.api.create({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": {"name": "qwen", "namespace": namespace, "labels": labels},
-        "spec": {"selector": {"app": "theirs"}, "ports": [{"port": 80}]},
-    })  # fmt: skip
-    start()
-    obj = serving(namespace)
-    plane.api.create(obj)
-    found = wait_for(plane, obj, "Degraded")
-    told = condition(found, "Degraded")
-    assert told["reason"] == "OwnedByOther"
-    assert f"Service {namespace}/qwen exists and belongs to no controller" in told["message"]
-    assert condition(found, "Stalled")["status"] == "True"
-    wait_for(plane, obj, "TransferVerified")
-    assert condition(plane.api.get(path_of(namespace)), "RouterReady")["reason"] == "OwnedByOther"
-    live = plane.api.get(f"/api/v1/namespaces/{namespace}/services/qwen")
-    assert live["metadata"]["resourceVersion"] == foreign["metadata"]["resourceVersion"]
-    plane.api.delete(f"/api/v1/namespaces/{namespace}/services/qwen")
-    found = wait_for(plane, obj, "Ready", timeout=60)
-    assert condition(found, "Degraded")["status"] == "False"
-
-
-def test_no_object_that_has_a_childs_name_is_written_even_where_no_field_conflicts(
-    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
-) -> None:
-    obj = serving(namespace)
-    bare: dict[str, Json] = {"Role": {"rules": []}, "ConfigMap": {}, "ServiceAccount": {}}
-    foreign = {}
-    for manifest in planned(plane, obj, own_namespace=namespace).objects:
-        if (kind := str(manifest["kind"])) in bare:
-            metadata = {"name": manifest["metadata"]["name"], "namespace": namespace}
-            made = plane.api.create({"apiVersion": manifest["apiVersion"], "kind": kind, "metadata": metadata,
-                                     **bare[kind]})  # fmt: skip
-            foreign[kind] = made["metadata"]
-    assert set(foreign) == set(bare)
-    start()
-    plane.api.create(obj)
-    found = wait_for(plane, obj, "Degraded")
-    assert condition(found, "Degraded")["reason"] == "OwnedByOther"
-    wait_for(plane, obj, "TransferVerified")
-    for kind, path in collections(namespace):
-        if kind in foreign:
-            live = plane.api.get(f"{path}/{foreign[kind]['name']}")
-            assert live["metadata"]["resourceVersion"] == foreign[kind]["resourceVersion"], kind
 
 
 def test_a_child_that_the_plan_no_longer_names_is_pruned_and_foreign_ones_stay(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
+import pytest
 import urllib3
+import yaml
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
-from e2e.controlplane.faults import Cut, DropEvent, EventMatch, Match, Status
+from e2e.controlplane.faults import Cut, Delay, DropEvent, EventMatch, Match, Status
 from e2e.operator.objects import condition, eventually, expected, path_of, planned, serving
 from e2e.operator.running import operator_user
 from e2e.operator.waiting import settle, wait_children, wait_for
@@ -196,6 +199,58 @@ def test_the_process_stops_on_a_signal_and_releases_its_lease(plane: ControlPlan
     assert time.monotonic() - started < 10
     lease = plane.api.get(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/kvserving-operator")
     assert not lease["spec"].get("holderIdentity")
+
+
+@pytest.mark.parametrize("held", ["selfsubjectaccessreviews", "deployments"])
+def test_a_signal_before_everything_is_listed_ends_the_process(
+    plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, held: str
+) -> None:
+    with proxy.fault(Match(resource=held), Delay(120)) as rule:
+        operator = start(wait=False)
+        eventually(lambda: rule.hits, bool, what=f"a request for {held} waits")
+        assert operator.process is not None
+        operator.process.send_signal(signal.SIGTERM)
+        assert operator.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: [", "it is no kubeconfig"),
+        ("[]", "it is no kubeconfig"),
+        ("apiVersion: v1\nkind: Config\n", "name a file with --kubeconfig"),
+    ],
+)
+def test_a_file_that_is_no_kubeconfig_is_told_by_name(
+    plane: ControlPlane, namespace: str, start: Any, tmp_path: Path, text: str, told: str
+) -> None:
+    file = tmp_path / "no-kubeconfig"
+    file.write_text(text)
+    operator = start(f"--kubeconfig={file}", wait=False, stub=False)
+    assert operator.wait() == 5
+    assert str(file) in operator.log.read_text()
+    assert told in operator.log.read_text()
+    assert "Traceback" not in operator.log.read_text()
+
+
+def test_a_client_certificate_that_is_missing_is_told(
+    plane: ControlPlane, namespace: str, start: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "kubeconfig"
+    config = yaml.safe_load(Path(plane.kubeconfig()).read_text())
+    config["users"][0]["user"] = {"client-certificate": "gone.crt", "client-key": "gone.key"}
+    file.write_text(yaml.safe_dump(config))
+    operator = start(f"--kubeconfig={file}", wait=False, stub=False)
+    assert operator.wait() == 5
+    assert "gone.crt" in operator.log.read_text()
+    assert "Traceback" not in operator.log.read_text()
+
+
+def test_one_that_stands_by_says_for_whom(plane: ControlPlane, namespace: str, start: Any) -> None:
+    start("--identity=first")
+    second = start("--identity=second", wait=False)
+    eventually(second.lines, lambda lines: any("standing by: first holds" in line["message"] for line in lines),
+               what="the holder is named")  # fmt: skip
 
 
 def test_recomputing_is_told_within_a_minute_and_recovers(

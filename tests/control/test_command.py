@@ -53,6 +53,9 @@ def test_options_come_from_the_environment_as_well(configured: list[Config]) -> 
         (("--listen=8080",), "not HOST:PORT"),
         (("--lease-duration=5", "--renew-deadline=10"), "each must exceed the next"),
         (("--workers=0",), "--workers"),
+        (("--namespace=",), "'' is no name of a namespace"),
+        (("--namespace=*",), "leave the option out to serve all"),
+        (("--own-namespace=A_b",), "'A_b' is no name of a namespace"),
         (("--kubeconfig=/nowhere/at/all",), "does not exist"),
     ],
 )

@@ -242,7 +242,7 @@ def test_faults_that_quote_env_args_or_templates_are_masked() -> None:
 
 
 def test_workloads_without_numbers_count_as_not_ready() -> None:
-    empty = Workload(replicas=1, ready=0, updated=0, current=True, image="", conditions=())
+    empty = Workload(replicas=1, ready=0, updated=0, current=True, image="", engine_version="", conditions=())
     made = facts()
     changed = {
         identity: replace(child, workload=empty) if child.workload is not None else child
@@ -250,3 +250,31 @@ def test_workloads_without_numbers_count_as_not_ready() -> None:
     }
     found = by_type(replace(made, view=view(made.view.serving, changed)))
     assert not found["Available"].holds
+
+
+def test_what_is_stalled_makes_no_progress_elsewhere() -> None:
+    found = by_type(
+        with_workload(facts(problems={("Service", "qwen"): Problem(Reason.OWNED_BY_OTHER, "taken")}), "decode", ready=1)
+    )
+    assert found["Stalled"].holds
+    assert (found["Progressing"].status, found["Reconciling"].status) == ("False", "False")
+
+
+def test_a_claim_that_is_refused_keeps_storage_from_being_ready() -> None:
+    refused = Problem(Reason.APPLY_FAILED, "refused as invalid", again=False)
+    found = by_type(facts(problems={("PersistentVolumeClaim", "qwen-cache"): refused}))
+    assert (found["StorageReady"].status, found["StorageReady"].reason) == ("False", Reason.APPLY_FAILED)
+    assert "qwen-cache" in found["StorageReady"].message
+
+
+def test_pods_that_a_policy_refuses_are_told_with_its_words_and_without_their_changing_names() -> None:
+    message = 'pods "qwen-decode-abc12" is forbidden: violates PodSecurity "restricted:latest"'
+    failed = (("ReplicaFailure", "True", "FailedCreate", message),)
+    found = by_type(with_workload(facts(), "decode", ready=0, conditions=failed))
+    assert 'violates PodSecurity "restricted:latest"' in found["DecodeReady"].message
+    assert "abc12" not in found["DecodeReady"].message
+
+
+def test_the_tiers_column_names_the_default_store() -> None:
+    found = document(facts(spec={**SPEC, "cache": {"l2": {"size": "4Gi"}}}))
+    assert found["tiers"] == {"l1": "off", "l2": "valkey 4Gi"}

@@ -19,7 +19,10 @@ def failure(status: int, reason: str = "", message: str = "", retry_after: float
     [
         (failure(409, "Conflict"), Reason.CONFLICT, True),
         (failure(403, "Forbidden", "pods is forbidden: exceeded quota: q"), Reason.QUOTA_EXCEEDED, True),
-        (failure(403, "Forbidden", 'user "x" cannot patch'), Reason.FORBIDDEN, True),
+        (failure(403, "Forbidden", 'User "x" cannot patch resource "services"'), Reason.FORBIDDEN, True),
+        (failure(403, "Forbidden", 'user "x" is attempting to grant RBAC permissions'), Reason.FORBIDDEN, True),
+        (failure(403, "Forbidden", "maximum cpu usage per Container is 1"), Reason.APPLY_FAILED, True),
+        (failure(400, "BadRequest", 'admission webhook "w" denied the request: no'), Reason.APPLY_FAILED, True),
         (failure(403, "Forbidden", "", causes=[{"reason": "NamespaceTerminating"}]), Reason.APPLY_FAILED, True),
         (failure(401, "Unauthorized"), Reason.FORBIDDEN, True),
         (failure(422, "Invalid"), Reason.APPLY_FAILED, False),
@@ -59,3 +62,18 @@ def test_a_refused_body_is_told_by_field_and_never_by_value() -> None:
 def test_a_quota_is_told_with_its_numbers() -> None:
     message = 'pods "x" is forbidden: exceeded quota: small, requested: pods=1, used: pods=2, limited: pods=2'
     assert "limited: pods=2" in describe(failure(403, "Forbidden", message))
+
+
+@pytest.mark.parametrize("status", [400, 403, 422])
+def test_what_a_policy_says_is_told_and_the_operators_rights_are_not_blamed(status: int) -> None:
+    denial = f'admission webhook "images.example.com" denied the request: unsigned image, token={SECRET}'
+    told = describe(failure(status, "Forbidden", denial))
+    assert "a policy of the cluster refuses it" in told
+    assert "unsigned image" in told
+    assert "grant" not in told
+    assert SECRET not in told
+
+
+def test_a_claim_that_would_shrink_is_explained() -> None:
+    causes = [{"field": "spec.resources.requests.storage", "reason": "FieldValueForbidden"}]
+    assert "never shrinks" in describe(failure(422, "Invalid", "", causes=causes))

@@ -9,7 +9,7 @@ from kvserving_operator.control.metrics import Metrics
 
 
 def vitals(**changes: object) -> Vitals:
-    found = Vitals(role="active", synced=True, last_success=990.0)
+    found = Vitals(role="active", synced=True)
     for name, value in changes.items():
         setattr(found, name, value)
     return found
@@ -21,7 +21,7 @@ def test_an_operator_that_works_is_alive_and_ready() -> None:
 
 
 def test_one_that_stands_by_is_ready() -> None:
-    assert ready(vitals(role="standby", synced=False, last_success=None), 1000.0) == []
+    assert ready(vitals(role="standby", synced=False), 1000.0) == []
 
 
 def test_a_late_loop_is_neither() -> None:
@@ -41,8 +41,14 @@ def test_one_that_has_not_listed_everything_is_not_ready() -> None:
 
 
 def test_one_whose_every_reconciliation_fails_is_not_ready() -> None:
-    assert ready(vitals(last_success=None, last_failure=999.0), 1000.0)
-    assert ready(vitals(last_success=995.0, last_failure=999.0), 1000.0) == []
+    failing = vitals()
+    for now in (900.0, 930.0):
+        failing.failed(now)
+    assert ready(failing, 950.0) == []
+    assert ready(failing, 1000.0) == ["no reconciliation has succeeded for 100 s"]
+    assert alive(failing) == []
+    failing.failing_since = None
+    assert ready(failing, 1000.0) == []
 
 
 def test_no_connection_of_a_scraper_outlives_its_answer() -> None:

@@ -81,6 +81,10 @@ class Applier:
     async def prune(self, view: View, doomed: tuple[Child, ...], outcome: Outcome) -> None:
         """Delete ``doomed`` children after a live look at each; note writes and problems in ``outcome``."""
         for child in doomed:
+            if (child.api_version, child.kind) in self.absent:
+                # It went with its kind.
+                self._store.doubt_child(view.serving.key, child.kind, child.name, child.uid)
+                continue
             resource = resource_of(child.api_version, child.kind)
             try:
                 body = await self._kube.get(resource, child.namespace, child.name)

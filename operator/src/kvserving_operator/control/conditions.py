@@ -6,6 +6,7 @@ Leaves tell of one concern each; ``Ready`` is true when all leaves are. ``Reconc
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,7 +31,7 @@ TYPES: Mapping[str, str] = {
     "PrefillReady": "All prefill engines are ready. Absent in aggregated mode.",
     "DecodeReady": "All decode engines are ready.",
     "RouterReady": "All routers are ready. Absent where the router is not the operator's.",
-    "StorageReady": "The L2 store that the operator deploys is ready, or there is none.",
+    "StorageReady": "Claims are made, and the L2 store that the operator deploys is ready, or there is none.",
     "TransferVerified": "A probe proved that KV moves from prefill to decode. Absent in aggregated mode.",
     "ScalingReady": "Scale targets and scalers are in place. Absent without a scaler.",
     "Reconciling": "As Progressing, for kstatus.",
@@ -116,8 +117,9 @@ def conditions(facts: Facts) -> tuple[Condition, ...]:
     degraded = _degraded(facts, leaves)
     progressing = _progressing(facts, leaves)
     stalled = _stalled(leaves, facts)
-    working = progressing.holds and not stalled.holds
-    reconciling = Condition("Reconciling", "True" if working else "False", progressing.reason, progressing.message)
+    if stalled.holds:
+        progressing = Condition("Progressing", "False", stalled.reason, stalled.message)
+    reconciling = Condition("Reconciling", progressing.status, progressing.reason, progressing.message)
     found = {
         condition.type: condition
         for condition in (ready, available, progressing, degraded, *leaves, *scaling, reconciling, stalled)
@@ -221,7 +223,7 @@ def _why(child: Child, pods: Iterable[PodState], facts: Facts) -> tuple[Reason, 
     if failure is not None and failure[0] == "True":
         if "exceeded quota" in failure[2]:
             return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}: raise the quota or lower the spec"
-        return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}"
+        return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}: {_POD.sub('pod', failure[2])}"
     progress = child.workload.condition("Progressing")
     if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
         return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
@@ -230,12 +232,19 @@ def _why(child: Child, pods: Iterable[PodState], facts: Facts) -> tuple[Reason, 
     return Reason.LOADING_MODEL, "engines load the model"
 
 
+# Each attempt has another name.
+_POD = re.compile(r'^pods "[^"]*"')
+
+
 def _tail(message: str) -> str:
     # 'pods "x-1" is forbidden: exceeded quota: ...': the pod's name changes with every attempt.
     return message[message.index("exceeded quota") :]
 
 
 def _storage(facts: Facts) -> Condition:
+    for (kind, name), found in sorted(facts.problems.items()):
+        if kind == "PersistentVolumeClaim":
+            return Condition("StorageReady", "False", found.reason, f"{kind} {name}: {found.message}")
     store = workload(facts, "store", "StatefulSet")
     planned = facts.plan is not None and any(m["kind"] == "StatefulSet" for m in facts.plan.objects)
     if store is None and not planned:

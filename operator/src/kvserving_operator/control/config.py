@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from ..plan.types import CONNECTOR_IMAGE
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 FIELD_MANAGER = "kvserving-operator"
 """The one manager of every field that the operator sets."""
@@ -74,3 +77,8 @@ class Config:
         for name in ("workers", "resync_seconds", "counters_seconds", "write_rate", "write_burst", "request_timeout"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be greater than zero")
+        for flag, names in (("--namespace", self.namespaces), ("--own-namespace", (self.namespace,))):
+            for name in names:
+                if not _NAMESPACE.fullmatch(name):
+                    hint = "; leave the option out to serve all" if flag == "--namespace" else ""
+                    raise ValueError(f"{flag} {name!r} is no name of a namespace{hint}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from .logs import redact
 
 _MOST_FIELDS = 8
 _LONGEST = 600
+# As the apiserver's authorizers word it: User "x" cannot patch resource "services"; user "x" is attempting to grant ...
+_UNAUTHORISED = re.compile(r"cannot \w+ (?:resource|path) |attempting to grant RBAC permissions")
+_CLAIM_SIZE = "spec.resources.requests.storage"
 
 
 @dataclass(eq=False)
@@ -67,6 +71,8 @@ def problem(failure: ApiFailure) -> Problem:
             return Problem(Reason.QUOTA_EXCEEDED, sentence, again, max(after, 5.0))
         case 403 if _terminating(failure):
             return Problem(Reason.APPLY_FAILED, sentence, again, max(after, 5.0))
+        case _ if _denied(failure):
+            return Problem(Reason.APPLY_FAILED, sentence, again, max(after, 5.0))
         case 401 | 403:
             return Problem(Reason.FORBIDDEN, sentence, again, max(after, 5.0))
         case 404 if failure.kind_missing:
@@ -78,7 +84,7 @@ def problem(failure: ApiFailure) -> Problem:
 
 
 def describe(failure: ApiFailure) -> str:
-    """Return a sentence about ``failure`` that quotes no value of any field."""
+    """Return a sentence about ``failure`` that quotes no value of any field, but for what a policy says of one."""
     match failure.status:
         case 0:
             return f"{failure.what}: the apiserver did not answer ({failure.reason})"
@@ -90,6 +96,8 @@ def describe(failure: ApiFailure) -> str:
             return f"{failure.what}: the apiserver does not accept the operator's credentials"
         case 403 if _terminating(failure):
             return f"{failure.what}: the namespace is being deleted"
+        case _ if _denied(failure):
+            return f"{failure.what}: a policy of the cluster refuses it: {_cut(failure.message)}"
         case 403:
             return f"{failure.what}: forbidden: grant the operator this verb (see its RBAC manifests)"
         case 404 if failure.kind_missing:
@@ -106,6 +114,13 @@ def describe(failure: ApiFailure) -> str:
 
 def _quota(failure: ApiFailure) -> bool:
     return "exceeded quota" in failure.message or "failed quota" in failure.message
+
+
+def _denied(failure: ApiFailure) -> bool:
+    """Whether admission refused it (webhook, policy, LimitRange, PodSecurity), neither RBAC nor validation."""
+    if failure.status == 403:
+        return bool(failure.message) and not _UNAUTHORISED.search(failure.message)
+    return failure.status in (400, 422) and "denied" in failure.message and not _fields(failure)
 
 
 def _terminating(failure: ApiFailure) -> bool:
@@ -125,7 +140,9 @@ def _fields(failure: ApiFailure) -> str:
     if not named:
         return ""
     more = f" and {len(named) - _MOST_FIELDS} more" if len(named) > _MOST_FIELDS else ""
-    return f": {', '.join(dict.fromkeys(named[:_MOST_FIELDS]))}{more}"
+    claim = any(_CLAIM_SIZE in name for name in named)
+    hint = ": a claim never shrinks, and grows only where its storage class allows it" if claim else ""
+    return f": {', '.join(dict.fromkeys(named[:_MOST_FIELDS]))}{more}{hint}"
 
 
 def _cut(message: str) -> str:

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 _QUEUE_LATE = 120.0
 _LOOP_LATE = 10.0
+_FAILING_LATE = 60.0
 _PING = 1.0
 
 
@@ -37,9 +38,13 @@ class Vitals:
     synced: bool = False
     queue_age: Callable[[], float] = field(default=lambda: 0.0)
     lag: float = 0.0
-    last_success: float | None = None
-    last_failure: float | None = None
-    resync_seconds: float = 600.0
+    failing_since: float | None = None
+    """When the first of the reconciliations failed of which none has succeeded since."""
+
+    def failed(self, now: float) -> None:
+        """Take note of a reconciliation whose requests failed."""
+        if self.failing_since is None:
+            self.failing_since = now
 
 
 def alive(vitals: Vitals) -> list[str]:
@@ -61,10 +66,8 @@ def ready(vitals: Vitals, now: float) -> list[str]:
         found.append("the watches have not listed everything yet")
     if vitals.role == "active" and vitals.queue_age() > _QUEUE_LATE:
         found.append(f"an object has waited {vitals.queue_age():.0f} s for a worker")
-    failing = vitals.last_failure is not None and now - vitals.last_failure < 2 * vitals.resync_seconds
-    stale = vitals.last_success is None or now - vitals.last_success > 2 * vitals.resync_seconds
-    if vitals.role == "active" and failing and stale:
-        found.append("no reconciliation has succeeded lately")
+    if vitals.role == "active" and vitals.failing_since is not None and now - vitals.failing_since > _FAILING_LATE:
+        found.append(f"no reconciliation has succeeded for {now - vitals.failing_since:.0f} s")
     return found
 
 

@@ -43,6 +43,7 @@ class Lock(BaseLock):
         self._now = now
         self._timeout = max(1.0, config.election.renew_deadline / 3)
         self._lease: Json = {}
+        self._other = ""
         self.renewed: float | None = None
 
     async def get(self, name: str, namespace: str) -> Any:
@@ -59,6 +60,10 @@ class Lock(BaseLock):
         self._lease = lease
         spec = lease.get("spec") or {}
         duration = spec.get("leaseDurationSeconds")
+        holder = spec.get("holderIdentity") or ""
+        if holder not in ("", self.identity, self._other):
+            log.info("standing by: %s holds lease %s/%s", holder, namespace, name)
+        self._other = holder
         return True, LeaderElectionRecord(
             spec.get("holderIdentity") or None,
             None if duration is None else str(duration),

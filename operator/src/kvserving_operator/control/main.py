@@ -13,7 +13,6 @@ from typing import Any
 
 import kopf
 from kubernetes.aio.client.api_client import ApiClient
-from kubernetes.aio.config import ConfigException
 
 from ..plan.types import Site
 from ..verify.run import verify
@@ -23,7 +22,7 @@ from .config import Config
 from .events import Recorder
 from .failures import ApiFailure, describe
 from .health import LagMeter, Vitals, serve
-from .kube import Kube, MayNotWrite, configuration
+from .kube import Kube, MayNotWrite, NoCredentials, client, configuration
 from .lease import Leadership, LeaseLost
 from .metrics import Metrics
 from .observe import Key, Store
@@ -68,8 +67,8 @@ async def _guarded(config: Config, probe: Probe) -> ExitCode:
     except preflight.CrdMissing as error:
         log.error("%s", error)
         return ExitCode.CLUSTER
-    except ConfigException as error:
-        log.error("no credentials for a cluster: %s; name a file with --kubeconfig", error)
+    except NoCredentials as error:
+        log.error("%s", error)
         return ExitCode.CLUSTER
     except ApiFailure as failure:
         log.error("the cluster cannot be used: %s", describe(failure))
@@ -94,7 +93,7 @@ class Process:
         self._config = config
         self._probe = probe
         self._metrics = Metrics()
-        self._vitals = Vitals(resync_seconds=config.resync_seconds)
+        self._vitals = Vitals()
         self._leadership = Leadership(config, time.monotonic)
         self._stop = asyncio.Event()
 
@@ -111,36 +110,47 @@ class Process:
         self._metrics.watch_objects(self._statuses)
         settings = await configuration(self._config)
         lag = LagMeter(self._vitals, self._metrics)
-        build: Any = ApiClient
-        async with build(configuration=settings) as api:
+        async with client(settings) as api:
             runner = await serve(self._vitals, self._metrics, self._config.listen_host, self._config.listen_port)
             lag.start(loop)
             try:
                 kube = self._kube(api, clock)
-                kinds = await preflight.installed(kube)
-                await preflight.check(kube, self._config, kinds)
-                self._vitals.role = "standby"
-                await self._until_stopped(
-                    self._leadership.hold(kube, lambda: self._work(kube, kinds, lambda: app.connection(settings)))
-                )
+                await self._until_stopped(self._serve(kube, lambda: app.connection(settings)))
             finally:
                 self._vitals.role = "stopping"
                 self._leadership.give_up()
                 lag.stop()
                 await runner.cleanup()
 
+    async def _serve(self, kube: Kube, login: Callable[[], Any]) -> None:
+        kinds = await preflight.installed(kube)
+        await preflight.check(kube, self._config, kinds)
+        self._vitals.role = "standby"
+        await self._leadership.hold(kube, lambda: self._work(kube, kinds, login))
+
     async def _until_stopped(self, work: Awaitable[None]) -> None:
-        """Run ``work``; while it stands by, a signal ends it (active, it ends by itself)."""
+        """Run ``work``; until it is active, a signal ends it (then, it ends by itself)."""
         task = asyncio.ensure_future(work)
         stopped = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if not task.done() and self._vitals.role == "standby":
+            if not task.done() and self._vitals.role != "active":
                 task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         finally:
             stopped.cancel()
+
+    async def _unless_stopped(self, work: Awaitable[None]) -> None:
+        """Run ``work`` to its end, or until a signal. Raises what ``work`` raises."""
+        task = asyncio.ensure_future(work)
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.wait({task})
 
     async def _work(self, kube: Kube, kinds: preflight.Installed, login: Callable[[], Any]) -> None:
         """Watch and reconcile as the one that writes."""
@@ -168,24 +178,29 @@ class Process:
             applier.absent, reconciler.optional_kinds = found.absent, found.optional_kinds
 
         take(kinds)
-        resources = app.watched(kinds)
+        watched = app.watched(kinds)
         resync = Resync(
             kube,
             self._store,
             self._queue,
-            lambda: resources,
+            lambda: app.watched(kinds),
             self._config.namespaces,
             self._metrics.healed.inc,
             self._metrics.resyncs.inc,
         )
 
         async def look_again() -> None:
-            take(await preflight.installed(kube))
+            nonlocal kinds
+            known, kinds = app.watched(kinds), await preflight.installed(kube)
+            take(kinds)
+            if late := sorted(found.full_name for found in set(app.watched(kinds)) - set(known)):
+                how = "changes are seen at each resync, and at once after a restart"
+                log.warning("installed since the start: %s; %s", ", ".join(late), how)
 
-        await resync.once(0.0)
+        await self._unless_stopped(resync.once(0.0))
         self._vitals.synced = True
         parts = {
-            asyncio.create_task(self._watch(resources, login), name="watch"),
+            asyncio.create_task(self._watch(watched, login), name="watch"),
             asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
             asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
         }
@@ -243,14 +258,14 @@ class Process:
         except MayNotWrite:
             raise
         except ApiFailure as failure:
-            self._vitals.last_failure = time.monotonic()
+            self._vitals.failed(time.monotonic())
             self._metrics.reconciles.labels("retry").inc()
             delay = self._queue.retry(key, at_least=failure.retry_after)
             log.warning("%s; again in %.1f s", describe(failure), delay)
             return
         except Exception:
             # One object must not stop all others; it is tried again, and the failure is counted and logged.
-            self._vitals.last_failure = time.monotonic()
+            self._vitals.failed(time.monotonic())
             self._metrics.reconciles.labels("error").inc()
             delay = self._queue.retry(key)
             log.exception("reconciliation failed; again in %.1f s", delay)
@@ -261,10 +276,10 @@ class Process:
         self._schedule(key, result)
 
     def _schedule(self, key: Key, result: Result) -> None:
+        self._vitals.failing_since = None
         if result.retry:
             self._queue.retry(key, at_least=result.retry_after)
             return
-        self._vitals.last_success = time.monotonic()
         self._metrics.last_success.set_to_current_time()
         if result.outcome == "gone":
             self._queue.drop(key)

@@ -61,6 +61,8 @@ class Workload:
     updated: int
     current: bool
     image: str
+    engine_version: str
+    """As the operator noted it; empty where someone else did."""
     conditions: tuple[tuple[str, str, str, str], ...]
     """(type, status, reason, message)"""
 
@@ -139,6 +141,7 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
     marks = metadata.get("labels") or {}
     spec = body.get("spec")
     replicas = spec.get("replicas") if isinstance(spec, Mapping) else None
+    fields = drift.own_fields(metadata.get("managedFields") or ())
     return Child(
         api_version=api_version,
         kind=kind,
@@ -152,9 +155,9 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         role=marks.get(labels.ROLE, ""),
         revision=marks.get(labels.REVISION, ""),
         digest=(metadata.get("annotations") or {}).get(drift.DIGEST, ""),
-        fields=drift.own_fields(metadata.get("managedFields") or ()),
+        fields=fields,
         replicas=replicas if isinstance(replicas, int) else None,
-        workload=_workload(body) if kind in _WORKLOADS else None,
+        workload=_workload(body, fields) if kind in _WORKLOADS else None,
     )
 
 
@@ -166,7 +169,9 @@ def controller_of(metadata: Mapping[str, Any]) -> Owner | None:
     return None
 
 
-def _workload(body: Mapping[str, Any]) -> Workload:
+def _workload(body: Mapping[str, Any], fields: Fields) -> Workload:
+    marks = body["metadata"].get("annotations") or {}
+    noted = drift.owns(fields, "metadata", "annotations", labels.ENGINE_VERSION)
     spec, status = body.get("spec") or {}, body.get("status") or {}
     containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
     wanted = spec.get("replicas")
@@ -176,6 +181,7 @@ def _workload(body: Mapping[str, Any]) -> Workload:
         updated=status.get("updatedReplicas") or 0,
         current=(status.get("observedGeneration") or 0) >= (body["metadata"].get("generation") or 0),
         image=containers[0].get("image", ""),
+        engine_version=marks.get(labels.ENGINE_VERSION, "") if noted else "",
         conditions=tuple(
             (c.get("type", ""), c.get("status", ""), c.get("reason", ""), c.get("message", ""))
             for c in status.get("conditions") or ()

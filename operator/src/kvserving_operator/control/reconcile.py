@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -84,12 +84,19 @@ def read(stored: Serving, site: Site, observed: Observed) -> Reading:
 
 
 def observed_of(view: View, optional_kinds: frozenset[str]) -> Observed:
-    """Return what the plan may build on: the engine that runs already, and which kinds are installed."""
-    engine: Mapping[str, str] = view.serving.status.get("engine") or {}
-    images = {child.workload.image for child in view.owned() if child.workload and child.role == "decode"}
-    if engine.get("image") in images:
-        return Observed(engine_version=engine.get("version"), engine_image=engine["image"], kinds=optional_kinds)
-    return Observed(kinds=optional_kinds)
+    """Return what the plan may build on: the engine that runs already, and which kinds are installed.
+
+    The engine is read from the decode Deployments, never from a status that anyone may have edited; that says only
+    which of two was planned last, while one revision follows another.
+    """
+    running = [child.workload for child in view.owned() if child.workload and child.role == "decode"]
+    noted = {state.image: state.engine_version for state in running if state.engine_version}
+    image = (view.serving.status.get("engine") or {}).get("image")
+    if image not in noted:
+        image = next(iter(noted)) if len(noted) == 1 else None
+    if image is None:
+        return Observed(kinds=optional_kinds)
+    return Observed(engine_version=noted[image], engine_image=image, kinds=optional_kinds)
 
 
 class Reconciler:
@@ -115,6 +122,7 @@ class Reconciler:
         self._site = site
         self._wall = wall
         self._uids: dict[Key, str] = {}
+        self._kept: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
         self.optional_kinds: frozenset[str] = frozenset()
 
     async def run(self, key: Key) -> Result:
@@ -122,7 +130,9 @@ class Reconciler:
         cannot be written."""
         view = self._store.view(key)
         if view is None or self._uids.get(key, view.serving.uid) != view.serving.uid:
-            self._verifications.forget(self._uids.pop(key, ""))
+            former = self._uids.pop(key, "")
+            self._verifications.forget(former)
+            self._kept.pop(former, None)
         if view is None:
             return Result("gone")
         if view.serving.deleting:
@@ -202,9 +212,11 @@ class Reconciler:
         """Write the status if it says something new, and send the events of the change; return whether it did."""
         stored = facts.view.serving
         now = self._wall().strftime("%Y-%m-%dT%H:%M:%SZ")
-        found = conditions(facts)
+        clean = status.cleaner(stored.spec)
+        found = tuple(replace(condition, message=clean(condition.message)) for condition in conditions(facts))
         document = status.document(facts, found, serving, now=now)
-        if not status.changed(stored.status, document):
+        said = status.comparable(document)
+        if not status.changed(stored.status, document) or self._kept.get(stored.uid) == (said, stored.status):
             return False
         try:
             body = await self._kube.apply_status(SERVING, status.patch(stored, document))
@@ -212,7 +224,12 @@ class Reconciler:
             if failure.status in (404, 409):
                 return False
             raise
-        self._store.put_serving(serving_of(body))
+        after = serving_of(body)
+        self._store.put_serving(after)
+        self._kept.pop(stored.uid, None)
+        if status.changed(after.status, document):
+            # Fields of another manager: to leave them out of the document does not take them away.
+            self._kept[stored.uid] = (said, after.status)
         for event in (sent := transitions(stored.status, document)):
             log.info("%s: %s", event.kind.reason, event.message)
         await self._recorder.send(stored, sent)

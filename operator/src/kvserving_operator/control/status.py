@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..api.faults import Fault
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing
+from ..connectors import l2_type
 from ..reasons import Reason
 from .conditions import Condition, Facts, foreign_service, router_service, serving_revisions, workload
 from .logs import MASK, redact
@@ -50,7 +51,16 @@ def patch(serving: Serving, document: Mapping[str, Any]) -> dict[str, Any]:
 
 def changed(last: Mapping[str, Any], document: Mapping[str, Any]) -> bool:
     """Whether ``document`` says anything that ``last`` does not, the times of conditions apart."""
-    return _comparable(last) != _comparable(document)
+    return comparable(last) != comparable(document)
+
+
+def comparable(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``document`` without the times of conditions, and these in a fixed order."""
+    conditions = [
+        {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+        for condition in document.get("conditions") or ()
+    ]
+    return {**document, "conditions": sorted(conditions, key=lambda condition: str(condition.get("type")))}
 
 
 def public(faults: tuple[Fault, ...], spec: Mapping[str, Any]) -> tuple[Fault, ...]:
@@ -58,6 +68,12 @@ def public(faults: tuple[Fault, ...], spec: Mapping[str, Any]) -> tuple[Fault, .
 
     A fault may quote what the user wrote, and users write tokens into the wrong field.
     """
+    clean = cleaner(spec)
+    return tuple(Fault(clean(fault.path), clean(fault.message), None) for fault in faults)
+
+
+def cleaner(spec: Mapping[str, Any]) -> Callable[[str], str]:
+    """Return what masks the values of environment, arguments and templates of ``spec`` in a text."""
     hidden = sorted({text for text in _private(spec, False) if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
 
     def clean(text: str) -> str:
@@ -65,7 +81,7 @@ def public(faults: tuple[Fault, ...], spec: Mapping[str, Any]) -> tuple[Fault, .
             text = text.replace(value, MASK)
         return redact(text)
 
-    return tuple(Fault(clean(fault.path), clean(fault.message), None) for fault in faults)
+    return clean
 
 
 def _private(node: Any, within: bool) -> list[str]:
@@ -103,14 +119,6 @@ def _merged(
             }
         )
     return merged
-
-
-def _comparable(document: Mapping[str, Any]) -> dict[str, Any]:
-    conditions = [
-        {key: value for key, value in condition.items() if key != "lastTransitionTime"}
-        for condition in document.get("conditions") or ()
-    ]
-    return {**document, "conditions": sorted(conditions, key=lambda condition: str(condition.get("type")))}
 
 
 def _roles(facts: Facts) -> dict[str, Any]:
@@ -155,7 +163,7 @@ def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:
         "engine": {"version": profile.engine_version, "image": redact(profile.engine_image)},
         "tiers": {
             "l1": "off" if l1 is None else str(l1.size),
-            "l2": "off" if l2 is None else " ".join(filter(None, (str(l2.type), str(l2.size or "")))),
+            "l2": "off" if l2 is None else " ".join(filter(None, (l2_type(l2), str(l2.size or "")))),
         },
     }
 

@@ -6,6 +6,8 @@ NAME = "kvserving.dev/name"
 ROLE = "kvserving.dev/role"
 REVISION = "kvserving.dev/revision"
 PREFIX = "kvserving.dev/"
+ENGINE_VERSION = "kvserving.dev/engine-version"
+"""Annotation of the roles' Deployments: the vLLM version that was chosen, which stays until the spec names another."""
 
 _COMPONENTS = {"prefill": "engine", "decode": "engine", "router": "router", "store": "store"}
 

@@ -33,7 +33,10 @@ def deployment(ctx: Context, role: RoleName) -> dict[str, Any]:
     if rollout.paused:
         spec["paused"] = True
     spec["template"] = pod_template(ctx, role)
-    return manifest(ctx, "apps/v1", "Deployment", ctx.names.engines(role), role=role, revision=ctx.revision, spec=spec)
+    name = ctx.names.engines(role)
+    made = manifest(ctx, "apps/v1", "Deployment", name, role=role, revision=ctx.revision, spec=spec)
+    made["metadata"]["annotations"] = {labels.ENGINE_VERSION: ctx.profile.engine_version}
+    return made
 
 
 def replicas(ctx: Context, role: RoleName) -> int | None:
