@@ -79,7 +79,8 @@ def children(cluster: Cluster, namespace: str) -> dict[tuple[str, str], Json]:
 def expected(plan: Plan) -> set[tuple[str, str]]:
     """Return kind and name of everything that a plan makes on a cluster without optional kinds."""
     optional = {resource.kind for resource in CHILDREN if resource.optional}
-    made = {(str(m["kind"]), str(m["metadata"]["name"])) for m in plan.objects if m["kind"] not in optional}
+    scaled = (m for m in plan.objects if (m.get("spec") or {}).get("scaleTargetRef", {}).get("kind") not in optional)
+    made = {(str(m["kind"]), str(m["metadata"]["name"])) for m in scaled if m["kind"] not in optional}
     return made | {("Secret", secret.name) for secret in plan.generated_secrets}
 
 

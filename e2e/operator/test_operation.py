@@ -35,8 +35,8 @@ def test_missing_permissions_end_the_process_with_each_verb_named(
     operator = start(wait=False, stub=False)
     assert operator.wait() == 3
     log = operator.log.read_text()
-    for verb in ("create", "delete", "get", "list", "patch", "watch"):
-        assert f"{verb} networkpolicies.networking.k8s.io (in namespace {namespace})" in log
+    verbs = "create, delete, get, list, patch, watch"
+    assert f"{verbs} networkpolicies.networking.k8s.io (in namespace {namespace})" in log
     assert "deployments" not in log
 
 

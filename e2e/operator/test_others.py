@@ -248,3 +248,41 @@ def test_an_optional_kind_may_be_installed_and_removed_while_the_operator_runs(
     wait_for(plane, obj, "Degraded", timeout=60)
     assert operator.process is not None
     assert operator.process.poll() is None
+
+
+def test_an_image_that_someone_edits_in_a_pod_is_restored_and_starts_no_rollout(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start()
+    obj = serving(namespace)
+    before = settle(plane, obj)
+    (name,) = [name for kind, name in children(plane, namespace) if kind == "Deployment" and "-decode-" in name]
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    edited = [{"op": "replace", "path": "/spec/template/spec/containers/0/image", "value": "example.com/other:1"}]
+    plane.api.request("PATCH", path, edited, content_type="application/json-patch+json")
+    image = before["status"]["engine"]["image"]
+    eventually(
+        lambda: plane.api.get(path)["spec"]["template"]["spec"]["containers"][0]["image"],
+        lambda found: found == image,
+        what="the image is restored",
+    )
+    after = wait_for(plane, obj, "Ready")
+    assert (after["status"]["revision"], after["status"]["engine"]["image"]) == (before["status"]["revision"], image)
+    assert [n for kind, n in children(plane, namespace) if kind == "Deployment" and "-decode-" in n] == [name]
+
+
+def test_a_child_given_to_another_object_by_its_label_comes_back(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start()
+    obj = serving(namespace)
+    settle(plane, obj)
+    (name,) = [name for kind, name in children(plane, namespace) if kind == "Deployment" and "-decode-" in name]
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}"
+    for value in ("another", ""):
+        plane.api.merge(path, {"metadata": {"labels": {"kvserving.dev/name": value}}})
+        eventually(
+            lambda: plane.api.get(path)["metadata"]["labels"]["kvserving.dev/name"],
+            lambda found: found == "qwen",
+            what="the label is restored",
+        )

@@ -112,7 +112,7 @@ def test_a_watch_that_is_refused_for_good_ends_the_process_and_says_why(
     with proxy.fault(Match(verbs=frozenset({"list", "watch"}), resource="services"), Status(403)):
         proxy.cut_all()
         code = operator.wait(60)
-    assert code == ExitCode.FAILED
+    assert code == ExitCode.PERMISSIONS
     errors = [line for line in operator.lines() if line["level"] in ("error", "critical")]
     assert any("services" in line["message"] for line in errors), operator.tail()
 

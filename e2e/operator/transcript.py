@@ -96,7 +96,7 @@ def main() -> None:
         description="Write docs/kubectl.md: what kubectl prints of a KVServing object with real engines. It starts a "
         "control plane, the operator and the pods as processes, and ends them; about 3 minutes on two free cores, "
         "8 GiB of memory. It needs Go for the first build of the control plane and of kubectl (about 12 minutes), and "
-        "KVSERVING_ENGINE_PYTHON, the interpreter that has vLLM (`make install-engine`). Run it with .venv/bin/python.",
+        "KVSERVING_ENGINE_PYTHON, the interpreter that has vLLM (`make install-engine`); `make transcript` sees to it.",
     )
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when the document differs")
     parser.add_argument("--output", type=Path, default=DOCUMENT, help="the file to write")

@@ -68,6 +68,13 @@ class FakeApi:
         self.objects[identity] = merged
         return merged
 
+    async def apply_status(self, resource: Resource, body: Mapping[str, Any]) -> Json:
+        metadata = body["metadata"]
+        self._write("status", resource.kind, metadata["name"])
+        known = self.objects[resource.kind, metadata["namespace"], metadata["name"]]
+        version = {**known["metadata"], "resourceVersion": str(next(self._numbers))}
+        return self.put(resource.kind, {**known, "metadata": version, "status": body["status"]})
+
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         metadata = body["metadata"]
         name = metadata.get("name", metadata.get("generateName", ""))

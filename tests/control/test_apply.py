@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import pytest
@@ -122,6 +123,17 @@ def test_a_failing_child_does_not_keep_the_others_from_being_made(stage: Stage) 
     assert outcome.again
     assert outcome.writes == len(stage.plan.objects) - 1
     assert stage.apply().writes == 1
+
+
+def test_a_slow_apiserver_takes_a_worker_for_a_while_only(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 9.0)
+    monkeypatch.setattr(stage.applier, "_now", lambda: next(clock))
+    outcome = stage.apply()
+    assert outcome.unfinished
+    assert outcome.again
+    assert 0 < outcome.writes < len(stage.plan.objects)
+    monkeypatch.setattr(stage.applier, "_now", lambda: 0.0)
+    assert stage.apply().writes == len(stage.plan.objects) - outcome.writes
 
 
 def test_a_kind_that_the_cluster_lacks_is_told_and_not_tried(stage: Stage) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.control.bodies import KEY, live, planned, stored, view
@@ -95,3 +96,14 @@ def test_former_revisions_stay_until_the_new_one_is_settled() -> None:
     assert {c.kind for c in gone} == {"Deployment", "NetworkPolicy"}
     assert gone[0].kind == "Deployment", "pods go before the policies that guard them"
     assert children.superfluous(view(serving, all_children(serving)), reading.plan, settled=True) == ()
+
+
+def test_recreate_spares_a_planned_child_whose_revision_label_was_edited() -> None:
+    serving = stored()
+    reading = planned(serving)
+    assert reading.plan is not None
+    edited = {
+        identity: replace(child, revision="0123456789abcdef") if child.role == "decode" else child
+        for identity, child in all_children(serving).items()
+    }
+    assert children.outdated(view(serving, edited), reading.plan) == ()

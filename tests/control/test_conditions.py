@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -241,8 +242,36 @@ def test_faults_that_quote_env_args_or_templates_are_masked() -> None:
     assert "0.19.0 is too old" in str(shown)
 
 
+@pytest.mark.parametrize(
+    "value", ["x" * 723, 'one"quoted"two', "line one is long\nline two is longer", "tab\there and there"]
+)
+def test_values_of_the_environment_are_masked_however_a_message_quotes_them(value: str) -> None:
+    clean = status.cleaner({"decode": {"env": [{"name": "A", "value": value}]}})
+    for quoted in (value, json.dumps(value), f"{value.splitlines()[-1]}"):
+        shown = clean(f"a policy refuses {quoted}")
+        assert all(part not in shown for part in value.split() if len(part) > 5)
+        assert "a policy refuses" in shown
+
+
+def test_a_pod_of_a_former_template_that_still_runs_is_no_finished_rollout() -> None:
+    found = by_type(with_workload(facts(), "decode", ready=2, updated=2, total=3))
+    assert (found["DecodeReady"].status, found["Ready"].status) == ("False", "False")
+    assert by_type(with_workload(facts(), "decode", ready=2, updated=2, total=2))["Ready"].holds
+
+
+def test_a_kind_that_is_missed_for_a_moment_keeps_the_object_from_being_ready() -> None:
+    found = by_type(facts(problems={("Service", "qwen"): Problem(Reason.KIND_MISSING, "404", again=True)}))
+    assert not found["Ready"].holds
+
+
+def test_a_paused_rollout_is_told_as_such() -> None:
+    paused = (("Progressing", "Unknown", "DeploymentPaused", "Deployment is paused"),)
+    found = by_type(with_workload(facts(), "decode", updated=0, conditions=paused))
+    assert "spec.rollout.paused" in found["DecodeReady"].message
+
+
 def test_workloads_without_numbers_count_as_not_ready() -> None:
-    empty = Workload(replicas=1, ready=0, updated=0, current=True, image="", engine_version="", conditions=())
+    empty = Workload(replicas=1, ready=0, updated=0, current=True, engine=None, total=0, conditions=())
     made = facts()
     changed = {
         identity: replace(child, workload=empty) if child.workload is not None else child

@@ -123,3 +123,16 @@ def test_sizes_count_objects_children_and_pods() -> None:
     made, _ = store()
     made.put_child(KEY, child("1"))
     assert made.sizes() == (1, 1, 0)
+
+
+def test_a_child_or_pod_whose_label_names_another_object_is_forgotten_under_the_former() -> None:
+    made, told = store()
+    other = Key("prod", "other")
+    made.put_child(KEY, child("1"))
+    made.put_child(other, child("2"))
+    found = made.view(KEY)
+    assert found is not None
+    assert not found.children
+    assert KEY in told
+    made.leave("ConfigMap", "a", "c1", None)
+    assert made.known("ConfigMap") == []

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import copy
 from typing import Any
 
+import pytest
 from tests.control.bodies import SPEC, children, live, planned, stored, view
 
 from kvserving_operator.control.observe import Serving, View, child_of
@@ -48,6 +50,31 @@ def test_an_annotation_that_someone_edited_changes_no_engine() -> None:
     child = child_of(body, "apps/v1", "Deployment")
     found = observed_of(view(serving, {child.identity: child}), frozenset())
     assert found.engine_version is None
+    found = observed_of(view(serving, {child.identity: child}), frozenset(), ("0.32.0", "vllm/vllm-openai:v0.32.0"))
+    assert found.engine_version == "0.32.0", "what this process planned last"
+
+
+@pytest.mark.parametrize("rewritten", ["evil.example/x:1", "mirror.local/vllm/vllm-openai:v0.33.0"])
+def test_an_image_that_a_hand_or_a_policy_put_into_the_pods_is_not_taken_over(rewritten: str) -> None:
+    serving = stored()
+    reading = planned(serving)
+    assert reading.plan is not None
+    found = {}
+    for manifest in reading.plan.objects:
+        body = copy.deepcopy(live(dict(manifest), serving))
+        if manifest["kind"] == "Deployment":
+            body["spec"]["template"]["spec"]["containers"][0]["image"] = rewritten
+        child = child_of(body, str(manifest["apiVersion"]), str(manifest["kind"]))
+        found[child.identity] = child
+    again = read(serving, CLUSTER, observed_of(view(serving, found), frozenset()))
+    assert again.plan is not None
+    assert again.plan.revision == reading.plan.revision
+
+
+def test_a_role_whose_deployment_is_gone_gets_the_engine_of_the_other() -> None:
+    whole = made_by(stored(), OLD)
+    left = {identity: child for identity, child in whole.children.items() if child.role != "decode"}
+    assert observed_of(view(whole.serving, left), frozenset()).engine_version == OLD
 
 
 def test_nothing_is_known_before_the_first_engine() -> None:

@@ -49,3 +49,12 @@ def test_render_prints_objects_and_nothing_else(machine: Machine) -> None:
     broken = machine("render", machine.file(more="  decod: {}"))
     assert (broken.returncode, broken.stdout) == (1, "")
     assert "spec.decod" in broken.stderr
+
+
+def test_a_path_that_only_this_machine_can_resolve_is_valid_and_told(machine: Machine) -> None:
+    text = Path(machine.file()).read_text().replace(f"file://{machine.model}", "file:model")
+    file = machine.folder / "relative.yaml"
+    file.write_text(text)
+    done = machine("validate", str(file))
+    assert done.returncode == 0
+    assert "spec.model.uri: relative to this machine: `kvserving up` takes it" in done.stdout

@@ -26,6 +26,8 @@ class Reading:
 
     serving: KVServing | None
     faults: tuple[Fault, ...]
+    resolved: tuple[str, ...] = ()
+    """Fields whose file URIs were made absolute: a cluster would refuse them as they are."""
 
 
 def load(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | None = None) -> KVServing:
@@ -93,8 +95,7 @@ def inspect(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | N
         _refuse_other_kinds(value)
     except InvalidSpec as error:
         return Reading(None, faults + error.faults)
-    if base_dir is not None:
-        _resolve_files(value, base_dir)
+    resolved = _resolve_files(value, base_dir) if base_dir is not None else ()
     faults += _version_faults(value)
     surplus, known = unknown(KVServing, {key: value[key] for key in value if key != "status"})
     if strict:
@@ -109,7 +110,7 @@ def inspect(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | N
     broken = [fault.path for fault in faults if fault not in surplus and not fault.path.startswith(_LOOSE)]
     if broken:
         serving = None
-    return Reading(serving, faults + rules.violations(known, broken=broken))
+    return Reading(serving, faults + rules.violations(known, broken=broken), resolved)
 
 
 def _refuse_other_kinds(value: Any) -> None:
@@ -146,16 +147,22 @@ def _kind_of(value: Any) -> str:
     return "a single value" if value is not None else "nothing"
 
 
-def _resolve_files(value: dict[str, Any], base_dir: Path) -> None:
+def _resolve_files(value: dict[str, Any], base_dir: Path) -> tuple[str, ...]:
+    """Make ``file:`` URIs absolute; return the paths of the fields that were not."""
     spec = value.get("spec")
     model = spec.get("model") if isinstance(spec, dict) else None
     if not isinstance(model, dict):
-        return
+        return ()
     loras = model.get("loras")
-    for section in (model, *(loras if isinstance(loras, list) else ())):
+    sections = {"spec.model": model}
+    sections |= {f"spec.model.loras[{i}]": lora for i, lora in enumerate(loras if isinstance(loras, list) else ())}
+    changed = []
+    for path, section in sections.items():
         uri = section.get("uri") if isinstance(section, dict) else None
         if isinstance(uri, str) and uri.startswith("file:"):
             section["uri"] = resolve_file_uri(uri, base_dir)
+            changed += [f"{path}.uri"] if section["uri"] != uri else []
+    return tuple(changed)
 
 
 def resolve_file_uri(uri: str, base_dir: Path) -> str:

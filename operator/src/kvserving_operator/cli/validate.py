@@ -22,7 +22,7 @@ def command(files: tuple[str, ...], output: str) -> int:
         if reading.serving is not None:
             known = {(f.path, f.message) for f in faults}
             faults += [f for f in check(reading.serving) if (f.path, f.message) not in known]
-        results.append((file, faults))
+        results.append((file, faults, reading.resolved))
     if output == "json":
         answer = [
             {
@@ -30,13 +30,16 @@ def command(files: tuple[str, ...], output: str) -> int:
                 "valid": not faults,
                 "faults": [{"path": f.path, "message": f.message, "value": f.value} for f in faults],
             }
-            for file, faults in results
+            for file, faults, _ in results
         ]
         click.echo(json.dumps(answer, indent=2))
     else:
-        for file, faults in results:
+        for file, faults, resolved in results:
             for line in source.lines(file, faults):
                 click.echo(line)
             if not faults:
                 click.echo(f"{source.shown(file)}: valid")
-    return 1 if any(faults for _, faults in results) else 0
+                for path in resolved:
+                    where = f"{source.shown(file)}: {path}"
+                    click.echo(f"{where}: relative to this machine: `kvserving up` takes it, `kubectl apply` does not")
+    return 1 if any(faults for _, faults, _ in results) else 0

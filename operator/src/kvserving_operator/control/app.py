@@ -43,14 +43,23 @@ def watched(kinds: Installed) -> tuple[Resource, ...]:
     return (SERVING, PODS, *present)
 
 
-def registry(resources: tuple[Resource, ...], store: Store, login: Callable[[], Any]) -> kopf.OperatorRegistry:
-    """Return a registry with an event handler of every kind, and ``login`` as the way to credentials."""
+def registry(
+    resources: tuple[Resource, ...], store: Store, login: Callable[[], Any], tell: Callable[..., None]
+) -> kopf.OperatorRegistry:
+    """Return a registry with an event handler of every kind, and ``login`` as the way to credentials.
+
+    ``tell`` makes a call in the loop that ``store`` belongs to.
+    """
     made = kopf.OperatorRegistry()
     for resource in resources:
         handlers = Handlers(resource, store)
+
+        async def event(event: Mapping[str, Any], take: Callable[..., None] = handlers.take, **_: Any) -> None:
+            tell(take, event)
+
         where = (resource.group, resource.version, resource.plural)
         name = resource.full_name.replace(".", "-")
-        kopf.on.event(*where, registry=made, id=f"event-{name}")(handlers.event)
+        kopf.on.event(*where, registry=made, id=f"event-{name}")(event)
 
     async def log_in(**_: Any) -> Any:
         return login()
@@ -75,7 +84,8 @@ def settings(resources: tuple[Resource, ...]) -> kopf.OperatorSettings:
     made.networking.connect_timeout = _CONNECT_SECONDS
     # A worker per object lives this long after its last event; a listing of thousands would keep thousands.
     made.queueing.idle_timeout = 0.5
-    made.process.ultimate_exiting_timeout = 30.0
+    # It would kill the process; the watches have a thread that can be left behind instead.
+    made.process.ultimate_exiting_timeout = None
     made.persistence.finalizer = f"{_PREFIX}/unused"
     made.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=_PREFIX, v1=False)
     made.persistence.diffbase_storage = _NoDiffBase()

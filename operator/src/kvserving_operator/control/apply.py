@@ -7,11 +7,13 @@ reconciled. A name that something else has is refused, and said so.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..plan.types import Plan
+from ..api.v1alpha1 import API_VERSION
+from ..plan.types import Manifest, Plan
 from ..reasons import Reason
 from . import children
 from .children import Action, Wanted
@@ -25,6 +27,7 @@ log = logging.getLogger(__name__)
 
 Identity = tuple[str, str]
 _WAIT_SECONDS = 1.0
+_BUDGET_SECONDS = 20.0
 _WORKLOADS = ("Deployment", "StatefulSet")
 
 
@@ -34,11 +37,13 @@ class Outcome:
 
     writes: int = 0
     problems: dict[Identity, Problem] = field(default_factory=dict)
+    unfinished: bool = False
+    """Whether the time for one reconciliation ran out before every child was looked at."""
 
     @property
     def again(self) -> bool:
         """Whether trying again may help."""
-        return any(found.again for found in self.problems.values())
+        return self.unfinished or any(found.again for found in self.problems.values())
 
     @property
     def retry_after(self) -> float:
@@ -49,8 +54,9 @@ class Outcome:
 class Applier:
     """Makes children as planned. ``absent`` are kinds (apiVersion, kind) that the cluster lacks."""
 
-    def __init__(self, kube: Kube, store: Store) -> None:
+    def __init__(self, kube: Kube, store: Store, now: Callable[[], float] = time.monotonic) -> None:
         self._kube = kube
+        self._now = now
         self._store = store
         self.absent: frozenset[Identity] = frozenset()
         # What the server made of an apply, where its entry in managedFields is not the manifest's shape: without it
@@ -64,19 +70,34 @@ class Applier:
         Raises ``MayNotWrite`` when the Lease is lost; every other failure is noted, and the other children are
         made all the same.
         """
+        until = self._now() + _BUDGET_SECONDS
         # Pods are refused while their service account is missing, and the next attempt comes late.
         for manifest in sorted(plan.objects, key=lambda manifest: manifest["kind"] in _WORKLOADS):
             kind = (str(manifest["apiVersion"]), str(manifest["kind"]))
             identity = (kind[1], str(manifest["metadata"]["name"]))
-            if kind in self.absent:
-                message = f"the cluster has no kind {kind[1]} ({kind[0]}): install its CRD, or remove what asks for it"
-                outcome.problems[identity] = Problem(Reason.KIND_MISSING, message, again=False)
+            if (lacking := self._lacking(manifest)) is not None:
+                outcome.problems[identity] = Problem(Reason.KIND_MISSING, lacking, again=False)
                 continue
+            if self._now() > until:
+                # The apiserver is slow: others wait for this worker.
+                outcome.unfinished = True
+                return
             live = view.children.get(identity)
             try:
                 await self._one(view, children.wanted(view.serving, manifest, live), live, outcome)
             except ApiFailure as failure:
                 outcome.problems[identity] = problem(failure)
+
+    def _lacking(self, manifest: Manifest) -> str | None:
+        """What the cluster lacks for ``manifest``: its kind, or the kind that it scales."""
+        spec = manifest.get("spec")
+        target = spec.get("scaleTargetRef") if isinstance(spec, Mapping) else None
+        for api_version, kind in ((m["apiVersion"], m["kind"]) for m in (manifest, target) if m and "apiVersion" in m):
+            if (api_version, kind) in self.absent:
+                if api_version == API_VERSION:
+                    return f"{kind} arrives with a later release: set the number of replicas in place of autoscaling"
+                return f"the cluster has no kind {kind} ({api_version}): install its CRD, or remove what asks for it"
+        return None
 
     async def prune(self, view: View, doomed: tuple[Child, ...], outcome: Outcome) -> None:
         """Delete ``doomed`` children after a live look at each; note writes and problems in ``outcome``."""
@@ -116,7 +137,7 @@ class Applier:
                 if (pause := self._contests.pause(live.uid, child.digest)) > 0:
                     message = (
                         f"{live} is changed by someone else each time it is set: another operator of this namespace, or"
-                        f" a webhook; set again in {pause:.0f} s"
+                        " a webhook; it is set again with growing pauses"
                     )
                     outcome.problems[child.identity] = Problem(Reason.CONFLICT, message, again=True, retry_after=pause)
                     return

@@ -123,8 +123,11 @@ def superfluous(view: View, plan: Plan, *, settled: bool) -> tuple[Child, ...]:
 
 
 def outdated(view: View, plan: Plan) -> tuple[Child, ...]:
-    """Return the owned children of other revisions, those being deleted included."""
-    return tuple(child for child in view.owned() if child.revision not in ("", plan.revision))
+    """Return the owned children of other revisions, those being deleted included; not one that the plan names, whose
+    label someone edited."""
+    names = {(str(manifest["kind"]), manifest["metadata"]["name"]) for manifest in plan.objects}
+    owned = (child for child in view.owned() if child.identity not in names)
+    return tuple(child for child in owned if child.revision not in ("", plan.revision))
 
 
 def _last_first(child: Child) -> tuple[int, str, str]:

@@ -190,10 +190,16 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     summary = f"{state.ready} of {state.replicas} {role} pods are ready"
     if state.replicas == 0:
         return not_ready(Reason.SUSPENDED, f"no {role} pod is asked for")
-    if state.current and state.ready >= state.replicas and state.updated >= state.replicas:
+    progress = state.condition("Progressing")
+    if progress is not None and progress[1] == "DeploymentPaused" and state.updated < state.replicas:
+        return not_ready(Reason.ROLLING_OUT, f"{summary}; spec.rollout.paused holds the rollout")
+    former = max(0, state.total - state.updated)
+    if state.current and not former and state.ready >= state.replicas and state.updated >= state.replicas:
         return Condition(name, "True", Reason.READY, summary)
     if not state.current:
         return not_ready(Reason.STARTING, f"{summary}; the newest spec is not rolled out yet")
+    if former:
+        summary = f"{summary}, {former} of them of a former template" if state.ready else summary
     reason, detail = _why(child, [pod for pod in facts.view.pods if pod.role == role and not pod.deleting], facts)
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
@@ -203,9 +209,14 @@ def _problem_of(facts: Facts, role: str) -> Problem | None:
     for manifest in facts.plan.objects if facts.plan is not None else ():
         if manifest["metadata"]["labels"].get(labels.ROLE) == role and manifest["kind"] not in _SCALERS:
             found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
-            if found is not None and found.reason is not Reason.KIND_MISSING:
+            if found is not None and not _optional(found):
                 return found
     return None
+
+
+def _optional(found: Problem) -> bool:
+    """Whether it is only a kind that clusters may lack; a kind that is always there is missed for a moment alone."""
+    return found.reason is Reason.KIND_MISSING and not found.again
 
 
 def _why(child: Child, pods: Iterable[PodState], facts: Facts) -> tuple[Reason, str]:
@@ -278,7 +289,7 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
             return Condition("Ready", "False", leaf.reason, f"{leaf.type}: {leaf.message}")
     for (kind, name), found in sorted(facts.problems.items()):
         # What runs may be ready, but it is not yet what this generation asks for.
-        if found.reason is not Reason.KIND_MISSING:
+        if not _optional(found):
             return Condition("Ready", "False", found.reason, f"{kind} {name}: {found.message}")
     proved = " and the transfer is verified" if any(leaf.type == "TransferVerified" for leaf in leaves) else ""
     return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")

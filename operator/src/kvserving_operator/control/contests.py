@@ -1,4 +1,4 @@
-"""Children that someone else changes each time they are set: another operator, a mutating webhook, a busy hand."""
+"""Children and statuses that someone else changes each time they are set: an operator, a webhook, a busy hand."""
 
 from __future__ import annotations
 

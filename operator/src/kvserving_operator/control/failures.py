@@ -11,7 +11,6 @@ from ..reasons import Reason
 from .logs import redact
 
 _MOST_FIELDS = 8
-_LONGEST = 600
 # As the apiserver's authorizers word it: User "x" cannot patch resource "services"; user "x" is attempting to grant ...
 _UNAUTHORISED = re.compile(r"cannot \w+ (?:resource|path) |attempting to grant RBAC permissions")
 _CLAIM_SIZE = "spec.resources.requests.storage"
@@ -76,7 +75,7 @@ def problem(failure: ApiFailure) -> Problem:
         case 401 | 403:
             return Problem(Reason.FORBIDDEN, sentence, again, max(after, 5.0))
         case 404 if failure.kind_missing:
-            return Problem(Reason.KIND_MISSING, sentence, again=False)
+            return Problem(Reason.KIND_MISSING, sentence, again, max(after, 5.0))
         case 400 | 413 | 415 | 422:
             return Problem(Reason.APPLY_FAILED, sentence, again=False)
         case _:
@@ -91,13 +90,13 @@ def describe(failure: ApiFailure) -> str:
         case 409:
             return f"{failure.what}: the object changed meanwhile or another manager owns a field{_fields(failure)}"
         case 403 if _quota(failure):
-            return f"{failure.what}: {_cut(failure.message)}: raise the quota or lower the spec"
+            return f"{failure.what}: {redact(failure.message)}: raise the quota or lower the spec"
         case 401:
             return f"{failure.what}: the apiserver does not accept the operator's credentials"
         case 403 if _terminating(failure):
             return f"{failure.what}: the namespace is being deleted"
         case _ if _denied(failure):
-            return f"{failure.what}: a policy of the cluster refuses it: {_cut(failure.message)}"
+            return f"{failure.what}: a policy of the cluster refuses it: {redact(failure.message)}"
         case 403:
             return f"{failure.what}: forbidden: grant the operator this verb (see its RBAC manifests)"
         case 404 if failure.kind_missing:
@@ -120,7 +119,7 @@ def _denied(failure: ApiFailure) -> bool:
     """Whether admission refused it (webhook, policy, LimitRange, PodSecurity), neither RBAC nor validation."""
     if failure.status == 403:
         return bool(failure.message) and not _UNAUTHORISED.search(failure.message)
-    return failure.status in (400, 422) and "denied" in failure.message and not _fields(failure)
+    return 400 <= failure.status < 500 and "denied" in failure.message and not _fields(failure)
 
 
 def _terminating(failure: ApiFailure) -> bool:
@@ -143,7 +142,3 @@ def _fields(failure: ApiFailure) -> str:
     claim = any(_CLAIM_SIZE in name for name in named)
     hint = ": a claim never shrinks, and grows only where its storage class allows it" if claim else ""
     return f": {', '.join(dict.fromkeys(named[:_MOST_FIELDS]))}{more}{hint}"
-
-
-def _cut(message: str) -> str:
-    return redact(message if len(message) <= _LONGEST else message[:_LONGEST] + " ...")

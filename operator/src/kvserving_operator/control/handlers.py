@@ -26,8 +26,8 @@ class Handlers:
         self._resource = resource
         self._store = store
 
-    async def event(self, event: Mapping[str, Any], **_: Any) -> None:
-        """Take note of an object that was listed, changed or deleted. Never raises: kopf would not try again."""
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Take note of an object that was listed, changed or deleted. Never raises: it would not come again."""
         try:
             if event.get("type") == "DELETED":
                 self.forget(event["object"])
@@ -41,12 +41,13 @@ class Handlers:
         if self._resource is SERVING:
             self._store.put_serving(serving_of(body))
             return
-        key = key_of(body)
+        key, metadata = key_of(body), body["metadata"]
         if key is None:
+            self._store.leave(self._resource.kind, metadata["name"], metadata["uid"], None)
             return
         if self._resource is PODS:
             self._store.put_pod(key, body)
-        elif not self._store.has_child(key, self._resource.kind, body["metadata"]):
+        elif not self._store.has_child(key, self._resource.kind, metadata):
             self._store.put_child(key, child_of(body, self._resource.api_version, self._resource.kind))
 
     def forget(self, body: Body) -> None:

@@ -38,6 +38,8 @@ class Vitals:
     synced: bool = False
     queue_age: Callable[[], float] = field(default=lambda: 0.0)
     lag: float = 0.0
+    standing_by: Callable[[], str] = field(default=lambda: "")
+    """What keeps a process that stands by from being elected; empty when only another holder does."""
     failing_since: float | None = None
     """When the first of the reconciliations failed of which none has succeeded since."""
 
@@ -62,6 +64,8 @@ def ready(vitals: Vitals, now: float) -> list[str]:
     found = alive(vitals)
     if vitals.role in ("starting", "stopping"):
         found.append(f"the operator is {vitals.role}")
+    if vitals.role == "standby" and (problem := vitals.standing_by()):
+        found.append(problem)
     if vitals.role == "active" and not vitals.synced:
         found.append("the watches have not listed everything yet")
     if vitals.role == "active" and vitals.queue_age() > _QUEUE_LATE:

@@ -24,7 +24,7 @@ from yaml import YAMLError
 
 from .config import FIELD_MANAGER, Config
 from .failures import ApiFailure
-from .permissions import LEASES, Resource
+from .permissions import EVENTS, LEASES, Resource
 from .workqueue import TokenBucket
 
 Json = dict[str, Any]
@@ -192,6 +192,14 @@ class Kube:
         }
         await self._write("delete", resource, self._path(resource, namespace, name), name, namespace, body=body)
 
+    async def try_event(self, namespace: str) -> None:
+        """Ask whether an event could be created in ``namespace``; nothing is stored. Raises ``ApiFailure``."""
+        metadata = {"namespace": namespace, "generateName": "probe."}
+        body = {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": {"namespace": namespace}}
+        what = f"create {EVENTS.full_name} in {namespace} (dry run)"
+        path = self._path(EVENTS, namespace)
+        await self._request("create", "reviews", path, what, body=body, query={"dryRun": "All"})
+
     async def put_lease(self, body: Mapping[str, Any], *, create: bool) -> Json:
         """Create or replace a Lease: the one write that needs none. Raises ``ApiFailure``."""
         metadata = body["metadata"]
@@ -260,7 +268,7 @@ class Kube:
                 raise self._refused(status, response, raw, what)
             answer = json.loads(raw)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiFailure(0, type(error).__name__, "", what, {}) from None
+            raise ApiFailure(0, _cause(error), "", what, {}) from None
         except ValueError:
             raise ApiFailure(0, "answer is no JSON", "", what, {}) from None
         finally:
@@ -279,6 +287,13 @@ class Kube:
 def _apply(force: bool) -> Json:
     query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
     return {"content_type": _APPLY, "query": query}
+
+
+def _cause(error: Exception) -> str:
+    """Why there was no answer, in words of the system."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{error.host}:{error.port}: {error.os_error.strerror or error.os_error or type(error).__name__}"
+    return str(error) or type(error).__name__
 
 
 def _failure(status: int, response: Any, raw: bytes, what: str) -> ApiFailure:

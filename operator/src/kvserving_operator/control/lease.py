@@ -44,6 +44,9 @@ class Lock(BaseLock):
         self._timeout = max(1.0, config.election.renew_deadline / 3)
         self._lease: Json = {}
         self._other = ""
+        self._missing = f"namespace {config.namespace} does not exist: create it, or name another by --own-namespace"
+        self.problem = ""
+        """Why the Lease could not be written last; empty when it could."""
         self.renewed: float | None = None
 
     async def get(self, name: str, namespace: str) -> Any:
@@ -54,6 +57,7 @@ class Lock(BaseLock):
         except ApiFailure as failure:
             return False, ApiException(status=failure.status, reason=describe(failure))
         except TimeoutError:
+            self._say(f"no answer within {self._timeout:.1f} s")
             return False, ApiException(status=0, reason="no answer")
         if lease is None:
             return False, ApiException(status=404, reason="NotFound", body=json.dumps({"code": 404}))
@@ -88,6 +92,10 @@ class Lock(BaseLock):
             if await self._write("", spec.get("leaseDurationSeconds") or 1, create=False):
                 log.info("released lease %s/%s", self.namespace, self.name)
 
+    def _say(self, problem: str) -> None:
+        self.problem = f"lease: {problem}"
+        log.warning("%s", self.problem)
+
     async def _write(self, holder: str, duration: Any, *, create: bool) -> bool:
         sent = self._now()
         spec = dict(self._lease.get("spec") or {})
@@ -100,11 +108,12 @@ class Lock(BaseLock):
             async with asyncio.timeout(self._timeout):
                 self._lease = await self._kube.put_lease({**self._lease, "spec": spec}, create=create)
         except ApiFailure as failure:
-            log.warning("lease: %s", describe(failure))
+            self._say(describe(failure) if not create or failure.status != 404 else self._missing)
             return False
         except TimeoutError:
-            log.warning("lease: no answer within %.1f s", self._timeout)
+            self._say(f"no answer within {self._timeout:.1f} s")
             return False
+        self.problem = ""
         self.renewed = sent
         return True
 
@@ -117,6 +126,11 @@ class Leadership:
         self._now = now
         self._lock: Lock | None = None
         self._over = False
+
+    @property
+    def problem(self) -> str:
+        """What keeps this process from being elected, apart from another holder; empty when nothing does."""
+        return self._lock.problem if self._lock is not None else ""
 
     def may_write(self) -> bool:
         """Whether a write that is sent now comes before any other operator may take over."""
@@ -166,11 +180,10 @@ class Leadership:
             await asyncio.wait({candidate, worker}, return_when=asyncio.FIRST_COMPLETED)
             if worker.done():
                 self.give_up()
-                worker.result()
                 candidate.cancel()
                 await asyncio.wait({candidate})
                 await lock.release()
-                return
+                return worker.result()
             self.give_up()
             raise LeaseLost(
                 f"lease {self._config.namespace}/{election.name} was not renewed within {election.renew_deadline} s"

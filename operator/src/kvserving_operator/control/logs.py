@@ -54,6 +54,9 @@ class _Context(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         key = _KEY.get()
         record.object_name = f"{key.namespace}/{key.name}" if key is not None else ""
+        if record.name.startswith("kopf."):
+            # The message has the error; kopf's own stack says nothing to a user, over a hundred lines.
+            record.exc_info = None
         return True
 
 
@@ -98,5 +101,7 @@ def configure(form: Literal["json", "text"], level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger(__package__).setLevel(level.upper())
+    # kopf warns that it leaves signals alone, which is why it has a thread of its own.
+    logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
     # The elector reports every failed attempt as an error; the lock says more about each, as a warning.
     logging.getLogger("kubernetes.aio.leaderelection").setLevel(logging.CRITICAL)

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Any
 
-import kopf
 from kubernetes.aio.client.api_client import ApiClient
 
 from ..plan.types import Site
@@ -29,12 +28,15 @@ from .observe import Key, Store
 from .reconcile import Reconciler, Result
 from .resync import Resync
 from .secrets import SecretKeeper
+from .source import Source, SourceEnded
 from .verification import Probe, Verifications
 from .workqueue import Backoff, Closed, TokenBucket, WorkQueue
 
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
+_FIRST_LISTING_SECONDS = 60.0
+_LISTING_PAUSE = 1.0
 
 
 class ExitCode(IntEnum):
@@ -59,8 +61,9 @@ def run(config: Config, *, probe: Probe = verify) -> int:
 
 
 async def _guarded(config: Config, probe: Probe) -> ExitCode:
+    process = Process(config, probe)
     try:
-        await Process(config, probe).run()
+        await process.run()
     except preflight.PermissionsMissing as error:
         log.error("%s", error)
         return ExitCode.PERMISSIONS
@@ -72,8 +75,15 @@ async def _guarded(config: Config, probe: Probe) -> ExitCode:
         return ExitCode.CLUSTER
     except ApiFailure as failure:
         log.error("the cluster cannot be used: %s", describe(failure))
-        return ExitCode.CLUSTER
+        return ExitCode.PERMISSIONS if failure.status == 403 else ExitCode.CLUSTER
+    except SourceEnded as error:
+        log.error("%s: %s", error, error.__cause__)
+        return {403: ExitCode.PERMISSIONS, 404: ExitCode.CLUSTER}.get(error.status, ExitCode.FAILED)
     except (LeaseLost, MayNotWrite) as error:
+        if process.asked_to_stop:
+            # It did not answer in time for the end either; the Lease runs out by itself.
+            log.warning("%s", error)
+            return ExitCode.STOPPED
         log.error("%s; ending", error)
         return ExitCode.LEASE_LOST
     except OSError as error:
@@ -96,12 +106,14 @@ class Process:
         self._vitals = Vitals()
         self._leadership = Leadership(config, time.monotonic)
         self._stop = asyncio.Event()
+        self.asked_to_stop = False
+        """Whether a signal asked for the end."""
 
     async def run(self) -> None:
         """Run until stopped. Raises whatever ends the process otherwise."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._request_stop, number)
         clock: Any = loop
         self._queue: WorkQueue[Key] = WorkQueue(clock, backoff=Backoff(longest=60.0))
         self._store = Store(self._queue.add)
@@ -122,10 +134,18 @@ class Process:
                 lag.stop()
                 await runner.cleanup()
 
+    def _request_stop(self, number: signal.Signals) -> None:
+        if not self.asked_to_stop:
+            log.info("stopping: %s", number.name)
+        self.asked_to_stop = True
+        self._stop.set()
+
     async def _serve(self, kube: Kube, login: Callable[[], Any]) -> None:
         kinds = await preflight.installed(kube)
         await preflight.check(kube, self._config, kinds)
+        await preflight.look_for_namespaces(kube, self._config)
         self._vitals.role = "standby"
+        self._vitals.standing_by = lambda: self._leadership.problem
         await self._leadership.hold(kube, lambda: self._work(kube, kinds, login))
 
     async def _until_stopped(self, work: Awaitable[None]) -> None:
@@ -140,6 +160,18 @@ class Process:
                 await task
         finally:
             stopped.cancel()
+
+    async def _first_listing(self, resync: Resync) -> None:
+        """List everything; an apiserver that is busy is asked again for a while. Raises ``ApiFailure``."""
+        until = time.monotonic() + _FIRST_LISTING_SECONDS
+        while True:
+            try:
+                return await resync.once(0.0)
+            except ApiFailure as failure:
+                if failure.status not in (0, 429, 500, 503, 504) or time.monotonic() > until:
+                    raise
+                log.warning("%s; asking again", describe(failure))
+                await asyncio.sleep(max(_LISTING_PAUSE, failure.retry_after))
 
     async def _unless_stopped(self, work: Awaitable[None]) -> None:
         """Run ``work`` to its end, or until a signal. Raises what ``work`` raises."""
@@ -197,10 +229,11 @@ class Process:
                 how = "changes are seen at each resync, and at once after a restart"
                 log.warning("installed since the start: %s; %s", ", ".join(late), how)
 
-        await self._unless_stopped(resync.once(0.0))
+        await self._unless_stopped(self._first_listing(resync))
         self._vitals.synced = True
+        source = Source(watched, self._store, login, self._config.namespaces)
         parts = {
-            asyncio.create_task(self._watch(watched, login), name="watch"),
+            asyncio.create_task(source.run(), name="watch"),
             asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
             asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
         }
@@ -223,21 +256,10 @@ class Process:
             self._queue.close()
             self._stop.set()
             await verifications.close()
-            watch = next(task for task in parts if task.get_name() == "watch")
-            await asyncio.wait({watch}, timeout=_DRAIN_SECONDS)
+            await source.close()
             for task in (*parts, *workers, stopped):
                 task.cancel()
             await asyncio.gather(*parts, *workers, stopped, return_exceptions=True)
-
-    async def _watch(self, resources: tuple[Any, ...], login: Callable[[], Any]) -> None:
-        await kopf.operator(
-            registry=app.registry(resources, self._store, login),
-            settings=app.settings(resources),
-            standalone=True,
-            clusterwide=not self._config.namespaces,
-            namespaces=self._config.namespaces,
-            stop_flag=self._stop,
-        )
 
     async def _worker(self, reconciler: Reconciler) -> None:
         while True:

@@ -60,9 +60,10 @@ class Workload:
     ready: int
     updated: int
     current: bool
-    image: str
-    engine_version: str
-    """As the operator noted it; empty where someone else did."""
+    engine: tuple[str, str] | None
+    """vLLM version and image as the operator noted them; ``None`` where someone else did, or nobody."""
+    total: int
+    """Pods of every template that was rolled out, old ones included."""
     conditions: tuple[tuple[str, str, str, str], ...]
     """(type, status, reason, message)"""
 
@@ -169,19 +170,23 @@ def controller_of(metadata: Mapping[str, Any]) -> Owner | None:
     return None
 
 
+def _engine(metadata: Mapping[str, Any], fields: Fields) -> tuple[str, str] | None:
+    marks, names = metadata.get("annotations") or {}, (labels.ENGINE_VERSION, labels.ENGINE_IMAGE)
+    if not all(name in marks and drift.owns(fields, "metadata", "annotations", name) for name in names):
+        return None
+    return marks[labels.ENGINE_VERSION], marks[labels.ENGINE_IMAGE]
+
+
 def _workload(body: Mapping[str, Any], fields: Fields) -> Workload:
-    marks = body["metadata"].get("annotations") or {}
-    noted = drift.owns(fields, "metadata", "annotations", labels.ENGINE_VERSION)
     spec, status = body.get("spec") or {}, body.get("status") or {}
-    containers = ((spec.get("template") or {}).get("spec") or {}).get("containers") or [{}]
     wanted = spec.get("replicas")
     return Workload(
         replicas=1 if wanted is None else wanted,
         ready=status.get("readyReplicas") or 0,
         updated=status.get("updatedReplicas") or 0,
         current=(status.get("observedGeneration") or 0) >= (body["metadata"].get("generation") or 0),
-        image=containers[0].get("image", ""),
-        engine_version=marks.get(labels.ENGINE_VERSION, "") if noted else "",
+        engine=_engine(body["metadata"], fields),
+        total=status.get("replicas") or 0,
         conditions=tuple(
             (c.get("type", ""), c.get("status", ""), c.get("reason", ""), c.get("message", ""))
             for c in status.get("conditions") or ()
@@ -203,6 +208,7 @@ class Store:
         self._children: dict[Key, dict[tuple[str, str], Child]] = {}
         self._pods: dict[Key, dict[str, PodState]] = {}
         self._gone: OrderedDict[str, str] = OrderedDict()
+        self._homes: dict[str, Key] = {}
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -239,12 +245,24 @@ class Store:
         """Take note of a child of ``key``, unless a newer state of it is known."""
         if self._is_gone(child.uid, child.version):
             return
+        self.leave(child.kind, child.name, child.uid, key)
+        self._homes[child.uid] = key
         children = self._children.setdefault(key, {})
         known = children.get(child.identity)
         if known is None or newer(child.version, known.version):
             children[child.identity] = child
             if known is None or _differs(known, child):
                 self._changed(key)
+
+    def leave(self, kind: str, name: str, uid: str, key: Key | None) -> None:
+        """Forget a child or pod under the object it was known under, unless that is ``key``: its label changed."""
+        home = self._homes.get(uid)
+        if home is None or home == key:
+            return
+        if kind == "Pod":
+            self.remove_pod(home, name, uid)
+        else:
+            self.doubt_child(home, kind, name, uid)
 
     def has_child(self, key: Key, kind: str, metadata: Mapping[str, Any]) -> bool:
         """Whether this very state of a child is known: the echo of a write of our own, most often."""
@@ -264,6 +282,7 @@ class Store:
         children = self._children.get(key, {})
         known = children.get((kind, name))
         if known is not None and known.uid == uid:
+            self._homes.pop(uid, None)
             del children[kind, name]
             if not children:
                 del self._children[key]
@@ -272,6 +291,8 @@ class Store:
     def put_pod(self, key: Key, body: Mapping[str, Any]) -> None:
         """Take note of a pod of ``key``, unless a newer state of it is known."""
         pod = pod_state(body)
+        self.leave("Pod", pod.name, pod.uid, key)
+        self._homes[pod.uid] = key
         pods = self._pods.setdefault(key, {})
         known = pods.get(pod.name)
         if known is None or newer(pod.version, known.version):
@@ -283,6 +304,7 @@ class Store:
         """Forget a pod of this ``uid``."""
         pods = self._pods.get(key, {})
         if name in pods and pods[name].uid == uid:
+            self._homes.pop(uid, None)
             del pods[name]
             if not pods:
                 del self._pods[key]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from .config import Config
+from .failures import ApiFailure
 from .kube import Kube
 from .permissions import CHILDREN, TABLE, Resource
+
+log = logging.getLogger(__name__)
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _AT_ONCE = 16
@@ -24,7 +28,11 @@ class PermissionsMissing(Exception):
 
     def __init__(self, missing: Iterable[str]) -> None:
         self.missing = tuple(missing)
-        listed = "\n".join(f"  {entry}" for entry in self.missing)
+        by_resource: dict[str, list[str]] = {}
+        for entry in self.missing:
+            verb, _, resource = entry.partition(" ")
+            by_resource.setdefault(resource, []).append(verb)
+        listed = "\n".join(f"  {', '.join(verbs)} {resource}" for resource, verbs in by_resource.items())
         super().__init__(
             f"the operator lacks {len(self.missing)} permissions:\n{listed}\n"
             "grant them (python -m kvserving_operator.control.permissions --print shows the RBAC objects)"
@@ -95,6 +103,20 @@ async def check(kube: Kube, config: Config, kinds: Installed) -> None:
     missing = [entry for entry in await asyncio.gather(*questions) if entry is not None]
     if missing:
         raise PermissionsMissing(missing)
+
+
+async def look_for_namespaces(kube: Kube, config: Config) -> None:
+    """Warn of namespaces that are to be served and do not exist. Raises ``ApiFailure`` when there is no answer.
+
+    A dry run of an event tells: the right to read namespaces is not needed for it.
+    """
+    for namespace in config.namespaces:
+        try:
+            await kube.try_event(namespace)
+        except ApiFailure as failure:
+            if failure.status != 404:
+                raise
+            log.warning("namespace %s (--namespace) does not exist; it is served as soon as it does", namespace)
 
 
 def _discovery(api_version: str) -> str:

@@ -17,9 +17,10 @@ from ..api.words import translate
 from ..plan import Plan, plan
 from ..plan.types import Observed, Site
 from ..reasons import Reason
-from . import children, status
+from . import children, drift, status
 from .apply import Applier, Outcome
 from .conditions import Facts, Transfer, conditions, workload
+from .contests import Contests
 from .events import Recorder, transitions
 from .failures import ApiFailure
 from .kube import Kube
@@ -83,20 +84,26 @@ def read(stored: Serving, site: Site, observed: Observed) -> Reading:
         return Reading(serving, None, error.faults)
 
 
-def observed_of(view: View, optional_kinds: frozenset[str]) -> Observed:
-    """Return what the plan may build on: the engine that runs already, and which kinds are installed.
+Engine = tuple[str | None, str | None]
+"""vLLM version and image."""
 
-    The engine is read from the decode Deployments, never from a status that anyone may have edited; that says only
-    which of two was planned last, while one revision follows another.
+
+def observed_of(view: View, optional_kinds: frozenset[str], planned: Engine | None = None) -> Observed:
+    """Return what the plan may build on: the engine that was chosen already, and which kinds are installed.
+
+    The engine is read from what the operator noted on the roles' Deployments; where nothing is left of that, it is the
+    one that this process ``planned`` last, and the status only after a restart: anyone may have edited it.
     """
-    running = [child.workload for child in view.owned() if child.workload and child.role == "decode"]
-    noted = {state.image: state.engine_version for state in running if state.engine_version}
-    image = (view.serving.status.get("engine") or {}).get("image")
-    if image not in noted:
-        image = next(iter(noted)) if len(noted) == 1 else None
-    if image is None:
-        return Observed(kinds=optional_kinds)
-    return Observed(engine_version=noted[image], engine_image=image, kinds=optional_kinds)
+    noted: set[Engine] = {child.workload.engine for child in view.owned() if child.workload and child.workload.engine}
+    last = view.serving.status.get("engine") or {}
+    told: Engine = (last.get("version"), last.get("image"))
+    if len(noted) > 1:
+        # One revision follows another: the newer one was planned last.
+        found = next((engine for engine in (planned, told) if engine in noted), min(noted))
+    else:
+        found = next(iter(noted), planned or told)
+    version, image = found
+    return Observed(engine_version=version, engine_image=image, kinds=optional_kinds)
 
 
 class Reconciler:
@@ -122,6 +129,8 @@ class Reconciler:
         self._site = site
         self._wall = wall
         self._uids: dict[Key, str] = {}
+        self._contests = Contests()
+        self._engines: dict[str, Engine] = {}
         self._kept: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
         self.optional_kinds: frozenset[str] = frozenset()
 
@@ -133,17 +142,21 @@ class Reconciler:
             former = self._uids.pop(key, "")
             self._verifications.forget(former)
             self._kept.pop(former, None)
+            self._engines.pop(former, None)
         if view is None:
             return Result("gone")
         if view.serving.deleting:
             self._verifications.forget(view.serving.uid)
             return Result("gone")
         self._uids[key] = view.serving.uid
-        reading = read(view.serving, self._site, observed_of(view, self.optional_kinds))
+        observed = observed_of(view, self.optional_kinds, self._engines.get(view.serving.uid))
+        reading = read(view.serving, self._site, observed)
         outcome = Outcome()
         if reading.plan is None or reading.serving is None:
-            await self._report(self._facts_of_invalid(view, reading), None)
-            return Result("invalid")
+            _, pause = await self._report(self._facts_of_invalid(view, reading), None)
+            return Result("invalid", again=pause)
+        profile = reading.plan.profile
+        self._engines[view.serving.uid] = (profile.engine_version, profile.engine_image)
         holding = await self._apply(view, reading.plan, reading.serving, outcome)
         again = await self._settle(key, reading.plan, reading.serving, outcome)
         delays = [delay for delay in (again, _POLL_RECREATE if holding else None) if delay is not None]
@@ -189,9 +202,10 @@ class Reconciler:
         )
         settled = serving.spec.suspend or _settled(facts)
         await self._applier.prune(view, children.superfluous(view, planned, settled=settled), outcome)
-        if await self._report(facts, serving):
+        written, pause = await self._report(facts, serving)
+        if written:
             outcome.writes += 1
-        return again
+        return min((delay for delay in (again, pause) if delay is not None), default=None)
 
     def _facts_of_invalid(self, view: View, reading: Reading) -> Facts:
         """Facts about what runs, while the spec cannot be planned."""
@@ -208,8 +222,11 @@ class Reconciler:
             transfer=_last_transfer(last) if "prefill" in roles else None,
         )
 
-    async def _report(self, facts: Facts, serving: KVServing | None) -> bool:
-        """Write the status if it says something new, and send the events of the change; return whether it did."""
+    async def _report(self, facts: Facts, serving: KVServing | None) -> tuple[bool, float | None]:
+        """Write the status if it says something new, and send the events of the change.
+
+        Returns whether it did, and where someone else undoes it each time, in how many seconds it is due again.
+        """
         stored = facts.view.serving
         now = self._wall().strftime("%Y-%m-%dT%H:%M:%SZ")
         clean = status.cleaner(stored.spec)
@@ -217,12 +234,14 @@ class Reconciler:
         document = status.document(facts, found, serving, now=now)
         said = status.comparable(document)
         if not status.changed(stored.status, document) or self._kept.get(stored.uid) == (said, stored.status):
-            return False
+            return False, None
+        if (pause := self._contests.pause(f"{stored.uid}/{drift.digest(said)}", "")) > 0:
+            return False, pause
         try:
             body = await self._kube.apply_status(SERVING, status.patch(stored, document))
         except ApiFailure as failure:
-            if failure.status in (404, 409):
-                return False
+            if failure.missing:
+                return False, None
             raise
         after = serving_of(body)
         self._store.put_serving(after)
@@ -233,7 +252,7 @@ class Reconciler:
         for event in (sent := transitions(stored.status, document)):
             log.info("%s: %s", event.kind.reason, event.message)
         await self._recorder.send(stored, sent)
-        return True
+        return True, None
 
 
 def _settled(facts: Facts) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..api.faults import Fault
@@ -74,7 +75,8 @@ def public(faults: tuple[Fault, ...], spec: Mapping[str, Any]) -> tuple[Fault, .
 
 def cleaner(spec: Mapping[str, Any]) -> Callable[[str], str]:
     """Return what masks the values of environment, arguments and templates of ``spec`` in a text."""
-    hidden = sorted({text for text in _private(spec, False) if len(text) >= _SHORTEST_SECRET}, key=len, reverse=True)
+    told = {form for text in _private(spec, False) for form in _forms(text)}
+    hidden = sorted((text for text in told if len(text) >= _SHORTEST_SECRET), key=len, reverse=True)
 
     def clean(text: str) -> str:
         for value in hidden:
@@ -82,6 +84,14 @@ def cleaner(spec: Mapping[str, Any]) -> Callable[[str], str]:
         return redact(text)
 
     return clean
+
+
+def _forms(text: str) -> Iterator[str]:
+    """How messages may quote ``text``: as it is, escaped as in JSON, and a line of it alone."""
+    for part in (text, *text.splitlines()):
+        yield part
+        yield json.dumps(part)[1:-1]
+        yield json.dumps(part, ensure_ascii=False)[1:-1]
 
 
 def _private(node: Any, within: bool) -> list[str]:

@@ -202,9 +202,10 @@ class Verifications:
             api_key = None
             if serving.spec.router.api_key_secret_ref is not None and peers.router is not None:
                 found = await self._read_secret(key.namespace, serving.spec.router.api_key_secret_ref) or {}
-                if _API_KEY not in found:
+                if not found.get(_API_KEY, "").strip():
                     name = serving.spec.router.api_key_secret_ref
-                    message = f"Secret {name} (spec.router.apiKeySecretRef) has no key {_API_KEY}: create it"
+                    lacks = f"has an empty {_API_KEY}" if _API_KEY in found else f"has no key {_API_KEY}"
+                    message = f"Secret {name} (spec.router.apiKeySecretRef) {lacks}: create it"
                     return Transfer("False", Reason.SECRET_MISSING, message)
                 api_key = found[_API_KEY].strip()
         except ApiFailure as failure:

@@ -7,7 +7,9 @@ ROLE = "kvserving.dev/role"
 REVISION = "kvserving.dev/revision"
 PREFIX = "kvserving.dev/"
 ENGINE_VERSION = "kvserving.dev/engine-version"
-"""Annotation of the roles' Deployments: the vLLM version that was chosen, which stays until the spec names another."""
+ENGINE_IMAGE = "kvserving.dev/engine-image"
+"""Annotations of the roles' Deployments: vLLM version and image that were chosen, which stay until the spec names
+others. Images in the pods are not read back: policies of a cluster rewrite them."""
 
 _COMPONENTS = {"prefill": "engine", "decode": "engine", "router": "router", "store": "store"}
 

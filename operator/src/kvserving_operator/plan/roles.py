@@ -35,7 +35,10 @@ def deployment(ctx: Context, role: RoleName) -> dict[str, Any]:
     spec["template"] = pod_template(ctx, role)
     name = ctx.names.engines(role)
     made = manifest(ctx, "apps/v1", "Deployment", name, role=role, revision=ctx.revision, spec=spec)
-    made["metadata"]["annotations"] = {labels.ENGINE_VERSION: ctx.profile.engine_version}
+    made["metadata"]["annotations"] = {
+        labels.ENGINE_VERSION: ctx.profile.engine_version,
+        labels.ENGINE_IMAGE: ctx.profile.engine_image,
+    }
     return made
 
 

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.control.bodies import KEY, SPEC
+from tests.control.fake_api import FakeApi
+
+from kvserving_operator.control.apply import Applier
+from kvserving_operator.control.events import Recorder
+from kvserving_operator.control.failures import ApiFailure
+from kvserving_operator.control.observe import Store, serving_of
+from kvserving_operator.control.reconcile import Reconciler, Result
+from kvserving_operator.control.secrets import SecretKeeper
+from kvserving_operator.control.verification import Verifications
+from kvserving_operator.plan.types import CLUSTER
+
+
+class Stage:
+    """A reconciler before an apiserver in memory that has one object."""
+
+    def __init__(self) -> None:
+        self.api = api = FakeApi()
+        kube: Any = api
+        self.store = Store(lambda _: None)
+        self.body = api.put(
+            "KVServing", {"metadata": {"namespace": "prod", "name": "qwen", "uid": "u1", "generation": 1}, "spec": SPEC}
+        )
+        self.store.put_serving(serving_of(self.body))
+        secrets = SecretKeeper(kube, lambda: 0.0)
+        self.reconciler = Reconciler(
+            kube,
+            self.store,
+            Applier(kube, self.store),
+            secrets,
+            Verifications(secrets.read, lambda _: None, lambda _: None, lambda: 0.0),
+            Recorder(kube, "test", lambda _: None),
+            CLUSTER,
+        )
+
+    def run(self) -> Result:
+        return asyncio.run(self.reconciler.run(KEY))
+
+    def undo_status(self) -> None:
+        """Let someone else take the status away."""
+        body = dict(self.api.objects["KVServing", "prod", "qwen"])
+        body.pop("status", None)
+        self.store.put_serving(serving_of(self.api.put("KVServing", body)))
+
+    @property
+    def statuses(self) -> int:
+        return sum(verb == "status" for verb, _, _ in self.api.writes)
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_status_is_written_once_and_then_left(stage: Stage) -> None:
+    assert stage.run().outcome == "changed"
+    stage.run()
+    written = stage.statuses
+    assert stage.run() == Result("unchanged")
+    assert stage.statuses == written
+
+
+def test_a_status_that_someone_else_undoes_each_time_is_set_with_pauses(stage: Stage) -> None:
+    stage.run()
+    results = []
+    for _ in range(20):
+        stage.undo_status()
+        results.append(stage.run())
+    assert stage.statuses < 12
+    assert results[-1].again is not None
+    assert results[-1].again > 0
+
+
+def test_a_status_that_is_refused_by_a_conflict_is_tried_again(stage: Stage) -> None:
+    stage.api.fail["status", "KVServing"] = ApiFailure(409, "Conflict", "", "patch kvservings/status", {})
+    with pytest.raises(ApiFailure):
+        stage.run()
+    stage.run()
+    assert stage.api.objects["KVServing", "prod", "qwen"]["status"]["observedGeneration"] == 1
