@@ -54,8 +54,9 @@ def registry(
     for resource in resources:
         handlers = Handlers(resource, store)
 
-        async def event(event: Mapping[str, Any], take: Callable[..., None] = handlers.take, **_: Any) -> None:
-            tell(take, event)
+        async def event(event: Mapping[str, Any], handlers: Handlers = handlers, **_: Any) -> None:
+            if (note := handlers.event(event)) is not None:
+                tell(note)
 
         where = (resource.group, resource.version, resource.plural)
         name = resource.full_name.replace(".", "-")
@@ -83,7 +84,7 @@ def settings(resources: tuple[Resource, ...]) -> kopf.OperatorSettings:
     made.networking.request_timeout = 60.0
     made.networking.connect_timeout = _CONNECT_SECONDS
     # A worker per object lives this long after its last event; a listing of thousands would keep thousands.
-    made.queueing.idle_timeout = 0.5
+    made.queueing.idle_timeout = 0.05
     # It would kill the process; the watches have a thread that can be left behind instead.
     made.process.ultimate_exiting_timeout = None
     made.persistence.finalizer = f"{_PREFIX}/unused"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..plan import labels
 from . import drift
 from .drift import Fields
-from .pods import PodState, pod_state
+from .pods import PodState
 
 _WORKLOADS = ("Deployment", "StatefulSet")
 _MOST_GONE = 8192
@@ -265,7 +265,7 @@ class Store:
             self.doubt_child(home, kind, name, uid)
 
     def has_child(self, key: Key, kind: str, metadata: Mapping[str, Any]) -> bool:
-        """Whether this very state of a child is known: the echo of a write of our own, most often."""
+        """Whether this very state of a child is known: the echo of a write of our own, most often. Safe in threads."""
         known = self._children.get(key, {}).get((kind, metadata["name"]))
         return known is not None and (known.uid, known.version) == (metadata["uid"], metadata.get("resourceVersion"))
 
@@ -288,9 +288,8 @@ class Store:
                 del self._children[key]
             self._changed(key)
 
-    def put_pod(self, key: Key, body: Mapping[str, Any]) -> None:
+    def put_pod(self, key: Key, pod: PodState) -> None:
         """Take note of a pod of ``key``, unless a newer state of it is known."""
-        pod = pod_state(body)
         self.leave("Pod", pod.name, pod.uid, key)
         self._homes[pod.uid] = key
         pods = self._pods.setdefault(key, {})

@@ -84,7 +84,8 @@ class Resync:
                     key = serving_of(body).key if resource is SERVING else key_of(body)
                     if key is not None:
                         listed.append((key, body["metadata"]["name"], body["metadata"]["uid"]))
-                    handlers.note(body)
+                    if (note := handlers.seen(body)) is not None:
+                        note()
             expected = [entry for entry in known if namespace is None or entry[0].namespace == namespace]
             healed += self._store.retain(resource.kind, listed, expected, version)
         return healed
