@@ -28,7 +28,7 @@ from .observe import Key, Store
 from .reconcile import Reconciler, Result
 from .resync import Resync
 from .secrets import SecretKeeper
-from .source import Source, SourceEnded
+from .source import Source, SourceEnded, Watches
 from .verification import Probe, Verifications
 from .workqueue import Backoff, Closed, TokenBucket, WorkQueue
 
@@ -231,9 +231,13 @@ class Process:
 
         await self._unless_stopped(self._first_listing(resync))
         self._vitals.synced = True
-        source = Source(watched, self._store, login, self._config.namespaces)
+
+        def source() -> Source:
+            return Source(watched, self._store, login, self._config.namespaces)
+
+        watches = Watches(source, resync.soon, time.monotonic)
         parts = {
-            asyncio.create_task(source.run(), name="watch"),
+            asyncio.create_task(watches.run(), name="watch"),
             asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
             asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
         }
@@ -256,7 +260,7 @@ class Process:
             self._queue.close()
             self._stop.set()
             await verifications.close()
-            await source.close()
+            await watches.close()
             for task in (*parts, *workers, stopped):
                 task.cancel()
             await asyncio.gather(*parts, *workers, stopped, return_exceptions=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -41,6 +42,11 @@ class Resync:
         self._namespaces: tuple[str | None, ...] = namespaces or (None,)
         self._healed = healed
         self._done = done
+        self._asked = asyncio.Event()
+
+    def soon(self) -> None:
+        """Let ``run`` make its next comparison at once."""
+        self._asked.set()
 
     async def run(self, interval: float, before: Callable[[], Awaitable[None]]) -> None:
         """Resync every ``interval`` seconds (a tenth more or less), for ever; ``before`` each time.
@@ -52,7 +58,10 @@ class Resync:
         while True:
             wait = min(interval, _FIRST) if first else interval
             first = False
-            await asyncio.sleep(wait * random.uniform(1 - _SPREAD, 1 + _SPREAD))  # noqa: S311 - spreads load
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait * random.uniform(1 - _SPREAD, 1 + _SPREAD)):  # noqa: S311 - spreads load
+                    await self._asked.wait()
+            self._asked.clear()
             try:
                 await before()
                 await self.once(interval * _SPREAD)

@@ -23,6 +23,11 @@ from .permissions import Resource
 log = logging.getLogger(__name__)
 
 _END_SECONDS = 5.0
+_PAUSE_SECONDS = 1.0
+_MOST_RESTARTS = 5
+_WINDOW_SECONDS = 60.0
+_FINAL = (401, 403, 404)
+"""Answers that a new attempt would get as well: no credentials, no rights, no such kind."""
 
 
 class SourceEnded(Exception):
@@ -103,3 +108,39 @@ class Source:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         failed = (task.exception() for task in done if not task.cancelled())
         tell(end, next((error for error in failed if error is not None), None))
+
+
+class Watches:
+    """A source that is replaced when it ends for a reason that passes, such as a history that was compacted.
+
+    ``made`` makes a source; ``resync`` has the cluster compared soon, for what was deleted in between.
+    """
+
+    def __init__(self, made: Callable[[], Source], resync: Callable[[], None], now: Callable[[], float]) -> None:
+        self._made = made
+        self._resync = resync
+        self._now = now
+        self._source: Source | None = None
+        self._closed = False
+
+    async def run(self) -> None:
+        """Watch until ``close``. Raises ``SourceEnded`` for a reason that stays, or that came again and again."""
+        ends: list[float] = []
+        while not self._closed:
+            self._source = self._made()
+            try:
+                return await self._source.run()
+            except SourceEnded as error:
+                ends = [end for end in ends if self._now() - end < _WINDOW_SECONDS] + [self._now()]
+                if error.status in _FINAL or len(ends) > _MOST_RESTARTS:
+                    raise
+                log.warning("%s: %s; watching anew", error, error.__cause__)
+            await self._source.close()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            self._resync()
+
+    async def close(self) -> None:
+        """End the watches."""
+        self._closed = True
+        if self._source is not None:
+            await self._source.close()
