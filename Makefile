@@ -124,6 +124,10 @@ transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, fro
 e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
 	$(BIN)/pytest e2e/local
 
+.PHONY: e2e-upstream
+e2e-upstream: $(VENV)/.dev $(ENGINE_VENV)/.test ## vLLM's own tests with our classes swapped in, ten minutes
+	$(BIN)/pytest e2e/upstream
+
 .PHONY: bench
 bench: $(VENV)/.dev ## the benchmark tables of benchmarks/results
 	$(BIN)/python -m benchmarks

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import cli_start, operator_scale, plan_objects
+from . import cli_start, operator_scale, plan_objects, store_reads
 from .table import Table
 
 BENCHMARKS: dict[str, Callable[[], Table]] = {
     "cli-start": cli_start.run,
     "plan-objects": plan_objects.run,
     "operator-scale": operator_scale.run,
+    "store-reads": store_reads.run,
 }
 RESULTS = Path(__file__).with_name("results")
 

@@ -9,7 +9,10 @@ from kvserving_connector.settings import logger
 
 # Class name, as connectors' statistics look it up, and the module that holds it. A name that vLLM itself has stays
 # vLLM's: a user who asks for the stock connector must get it, and ours is selected by kv_connector_module_path.
-CONNECTORS: dict[str, str] = {"NixlConnector": "kvserving_connector.vllm.nixl"}
+CONNECTORS: dict[str, str] = {
+    "NixlConnector": "kvserving_connector.vllm.nixl",
+    "TieredOffloadConnector": "kvserving_connector.vllm.offload",
+}
 
 
 def register() -> None:

@@ -1,0 +1,160 @@
+"""Settings of the tiers: ``kv_connector_extra_config`` in, checked and typed; vLLM's own keys out."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvserving_connector.core.loads import Loads
+
+CPU_SPEC = "CPUOffloadingSpec"
+TIERING_SPEC = "TieringOffloadingSpec"
+DEFAULT_LOAD_TIMEOUT_S = 30.0
+_POLICIES = ("lru", "arc")
+# Settings of vLLM's offloading that are handed on as they are.
+_PASSED_ON = frozenset(
+    {
+        "backpressure",
+        "block_size",
+        "blocks_per_chunk",
+        "cache_policy_module_path",
+        "max_tracker_size",
+        "offload_prompt_only",
+        "self_describing_kv_events",
+        "spec_module_path",
+        "store_threshold",
+        "tier_poll_interval_s",
+    }
+)
+_OURS = frozenset({"load_weight", "defer", "loads", "load_timeout_s"})
+_TYPED = frozenset({"cpu_bytes_to_use", "eviction_policy", "sync_load_budget_bytes", "spec_name", "secondary_tiers"})
+
+
+@dataclass(frozen=True)
+class TierSettings:
+    """What one ``TieredOffloadConnector`` is told. Sizes in bytes, times in seconds."""
+
+    cpu_bytes_to_use: int
+    eviction_policy: str = "lru"
+    spec_name: str = CPU_SPEC
+    spec_module_path: str = ""
+    loads: Loads = Loads.AUTO
+    load_timeout_s: float = DEFAULT_LOAD_TIMEOUT_S
+    secondary_tiers: tuple[Mapping[str, Any], ...] = ()
+    passed_on: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, extra: Mapping[str, Any]) -> TierSettings:
+        """Read ``kv_connector_extra_config``.
+
+        Raises ValueError naming the field, its value, the reason and the way out. A spec from a module of the user's
+        own is not ours to judge: its settings are handed on unread.
+        """
+        own_spec = bool(extra.get("spec_module_path"))
+        if not own_spec:
+            _refuse_unknown(extra)
+        tiers = _secondary_tiers(extra.get("secondary_tiers", []))
+        return cls(
+            cpu_bytes_to_use=0 if own_spec else _cpu_bytes(extra.get("cpu_bytes_to_use")),
+            eviction_policy=_eviction_policy(extra),
+            spec_name=str(extra.get("spec_name", CPU_SPEC)) if own_spec else _spec_name(extra, tiers),
+            spec_module_path=str(extra.get("spec_module_path") or ""),
+            loads=_loads(extra.get("loads", Loads.AUTO)),
+            load_timeout_s=_load_timeout(extra.get("load_timeout_s", DEFAULT_LOAD_TIMEOUT_S)),
+            secondary_tiers=tiers,
+            passed_on=_passed_on(extra, own_spec),
+        )
+
+    def engine_config(self, host_module: str = "", host_specs: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """Return ``kv_connector_extra_config`` as vLLM's own connector reads it, sharing nothing with the input.
+
+        ``host_specs`` replaces vLLM's specs by classes of ``host_module``, by name.
+        """
+        config: dict[str, Any] = copy.deepcopy(dict(self.passed_on))
+        if self.spec_module_path:
+            return config
+        config |= {
+            "cpu_bytes_to_use": self.cpu_bytes_to_use,
+            "eviction_policy": self.eviction_policy,
+            "sync_load_budget_bytes": 0,
+            "spec_name": self.spec_name,
+        }
+        if self.secondary_tiers:
+            config["secondary_tiers"] = [copy.deepcopy(dict(tier)) for tier in self.secondary_tiers]
+        if host_specs and self.spec_name in host_specs:
+            config |= {"spec_name": host_specs[self.spec_name], "spec_module_path": host_module}
+        return config
+
+
+def refuse(name: str, value: Any, reason: str, way_out: str) -> ValueError:
+    """Return the error for one setting: its name and value, the reason, and the way out."""
+    return ValueError(f"kv_connector_extra_config.{name}={value!r}: {reason}; {way_out}")
+
+
+def _refuse_unknown(extra: Mapping[str, Any]) -> None:
+    known = _OURS | _TYPED | _PASSED_ON
+    for name in sorted(set(extra) - known):
+        raise refuse(name, extra[name], "no such setting", f"remove it, or use one of {', '.join(sorted(known))}")
+
+
+def _cpu_bytes(value: Any) -> int:
+    way_out = "set it to the size of the tier in host memory, in bytes, all ranks together"
+    if value is None:
+        raise refuse("cpu_bytes_to_use", value, "it is required", way_out)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise refuse("cpu_bytes_to_use", value, "it must be a whole number of bytes, at least 1", way_out)
+    return value
+
+
+def _eviction_policy(extra: Mapping[str, Any]) -> str:
+    value = extra.get("eviction_policy", "lru")
+    if not isinstance(value, str) or (value not in _POLICIES and not extra.get("cache_policy_module_path")):
+        way_out = f"use one of {', '.join(_POLICIES)}, or name the policy's module in cache_policy_module_path"
+        raise refuse("eviction_policy", value, "vLLM has no such policy", way_out)
+    return value
+
+
+def _spec_name(extra: Mapping[str, Any], tiers: tuple[Mapping[str, Any], ...]) -> str:
+    value = extra.get("spec_name", TIERING_SPEC if tiers else CPU_SPEC)
+    if value not in (CPU_SPEC, TIERING_SPEC):
+        way_out = f"use {CPU_SPEC} or {TIERING_SPEC}, or name the module of your own in spec_module_path"
+        raise refuse("spec_name", value, "no such spec", way_out)
+    if tiers and value != TIERING_SPEC:
+        raise refuse("spec_name", value, "it knows no secondary_tiers", f"use {TIERING_SPEC} or remove the tiers")
+    return str(value)
+
+
+def _secondary_tiers(value: Any) -> tuple[Mapping[str, Any], ...]:
+    way_out = "give a list of objects, each with the tier's type and settings"
+    if not isinstance(value, list | tuple):
+        raise refuse("secondary_tiers", value, "it must be a list", way_out)
+    for index, tier in enumerate(value):
+        if not isinstance(tier, Mapping) or not isinstance(tier.get("type"), str):
+            # Settings of a store are not repeated here: they may hold credentials.
+            raise ValueError(f"kv_connector_extra_config.secondary_tiers[{index}]: it has no type; {way_out}")
+    return tuple(dict(tier) for tier in value)
+
+
+def _loads(value: Any) -> Loads:
+    if not isinstance(value, str) or value not in list(Loads):
+        raise refuse("loads", value, "no such rule", f"use one of {', '.join(Loads)}")
+    return Loads(value)
+
+
+def _load_timeout(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        way_out = f"set how long a request waits for a tier, such as {DEFAULT_LOAD_TIMEOUT_S:g}"
+        raise refuse("load_timeout_s", value, "it must be a number of seconds greater than 0", way_out)
+    return float(value)
+
+
+def _passed_on(extra: Mapping[str, Any], own_spec: bool) -> dict[str, Any]:
+    budget = extra.get("sync_load_budget_bytes", 0)
+    if budget != 0 or isinstance(budget, bool):
+        reason = "a synchronous load that fails corrupts the output of requests that share its blocks"
+        raise refuse("sync_load_budget_bytes", budget, reason, "set it to 0 or remove it")
+    kept = set(extra) - _OURS if own_spec else _PASSED_ON & set(extra)
+    return {name: extra[name] for name in extra if name in kept}

@@ -1,0 +1,1 @@
+"""The shared store of the L2 tier: clients, framing, namespaces and transfers. Imports neither vllm nor torch."""

