@@ -68,6 +68,13 @@ class Machine:
             "KVSERVING_ROUTER_PYTHON": str(self.python),
         }
 
+    def blind(self, package: str) -> Path:
+        """Return a folder that hides ``package`` from whoever has it first on its path."""
+        folder = self.folder / "blind"
+        (folder / package).mkdir(parents=True)
+        (folder / package / "__init__.py").touch()
+        return folder
+
     def file(self, args: str = "", more: str = "", name: str = "svc.yaml") -> str:
         path = self.folder / name
         path.write_text(SPEC.format(model=self.model, args=args, more=more))

@@ -132,11 +132,11 @@ def test_a_start_that_fails_shows_the_last_lines_and_no_traceback(machine: Machi
     assert nothing_left([machine.instance])
 
 
-def test_tiers_are_refused_with_the_way_out_and_left_out_on_demand(machine: Machine) -> None:
-    file = machine.file(more="  cache: {l1: {size: 1Gi}}")
+def test_a_tier_that_workers_own_is_refused_with_the_way_out_and_left_out_on_demand(machine: Machine) -> None:
+    file = machine.file(more="  cache: {l1: {size: 1Gi, owner: worker}}")
     done = machine.result(machine.up(file))
     assert done.returncode == 3
-    assert "spec.cache: tiers arrive with a later release" in done.stderr
+    assert "spec.cache.l1.owner: this arrives with a later release" in done.stderr
     assert "--without-tiers" in done.stderr
     up = machine.result(machine.up(file, "--without-tiers", "--detach"))
     assert "spec.cache is left out: --without-tiers" in up.stderr

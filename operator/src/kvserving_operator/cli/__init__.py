@@ -32,6 +32,7 @@ _COMMANDS = {
     "status": "Show what runs.",
     "verify": "Prove again that KV moves from prefill to decode.",
     "logs": "Show the logs of engines and routers.",
+    "cache": "Show what the tiers hold and hit; remove a namespace.",
     "operator": "Run the Kubernetes operator.",
     "version": "Print the version.",
 }

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from . import cores, gpus, scratch, usersecrets, volumes
+from . import cores, gpus, scratch, stores, usersecrets, volumes
 from .addresses import allocate
 from .container import BIND_ADDRESS, Placement, process_spec, with_interpreter
 from .errors import EnvironmentFault
@@ -44,7 +44,7 @@ def place_addresses(run: Run, directory: ServiceDir, pods: list[LocalPod], state
 
 def bound_ports(pod: LocalPod) -> set[int]:
     """Ports that the pod binds at its own address; the router's data port is elsewhere."""
-    if not pod.is_engine:
+    if pod.role == "router":
         return {int(p["containerPort"]) for p in pod.container.get("ports") or () if p.get("name") not in _MOVED}
     side = next((e.get("value") for e in pod.container.get("env") or () if e["name"] == _SIDE_CHANNEL_PORT), None)
     return {*pod.port_numbers, *([int(side)] if side else ())}
@@ -107,6 +107,7 @@ def pod_specs(
     binding = cores.shares({p.name: int(p.option("--tensor-parallel-size") or 1) for p in pods if p.is_engine})
 
     temporary = str(scratch.make(instance))
+    hosts = {pod.host: addresses[pod.name] for pod in pods if pod.host}
     specs = []
     for pod in pods:
         address = addresses[pod.name]
@@ -125,6 +126,8 @@ def pod_specs(
                 defaults[_CPU_THREADS] = binding[pod.name]
             if run.connector is not None:
                 defaults["PYTHONPATH"] = str(folder / "volumes" / CONNECTOR_VOLUME)
+        elif pod.role == "store":
+            environment["PATH"] = stores.search_path(directory.pods / "store-programs")
         else:
             environment["KVSERVING_DISCOVERY_FILE"] = str(directory.discovery_file)
         place = Placement(
@@ -135,7 +138,8 @@ def pod_specs(
             defaults=defaults,
             secret=secret_key,
             config_map=lambda name: maps[name],
-            listen=None if pod.is_engine else run.listen,
+            hosts=hosts,
+            listen=run.listen if pod.role == "router" else None,
         )
         specs.append(pod_spec(pod, place, folder, _reached_at(pod, address, run)))
     return specs

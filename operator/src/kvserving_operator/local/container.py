@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import ManifestFault
@@ -37,6 +37,8 @@ class Placement:
     defaults: Mapping[str, str]
     secret: Callable[[str, str], str]
     config_map: Callable[[str], Mapping[str, str]]
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Addresses of names that a cluster's DNS would know."""
     listen: tuple[str, int] | None = None
 
 
@@ -58,17 +60,24 @@ def process_spec(pod: LocalPod, place: Placement, inherited: Mapping[str, str] |
     env = {name: value for name, value in base.items() if not _NOT_INHERITED.match(name)}
     own: dict[str, str] = {}
     for name, value in _declared(pod, place):
-        own[name] = place.environment.get(name, rewrite(expand(value, own), place.mounts))
+        own[name] = place.environment.get(name, _here(expand(value, own), place))
     own = {**place.defaults, **own, **place.environment}
     if own.get("PYTHONPATH") and base.get("PYTHONPATH"):
         own["PYTHONPATH"] += os.pathsep + base["PYTHONPATH"]
     command = [str(part) for part in (*(pod.container.get("command") or ()), *(pod.container.get("args") or ()))]
     if not command:
         raise ManifestFault(f"{pod.name}: the container has no command; a process needs one")
-    argv = [rewrite(expand(part, own), place.mounts) for part in command]
+    argv = [_here(expand(part, own), place) for part in command]
     if place.listen is not None:
         argv = listen_at(argv, *place.listen)
     return ProcessSpec(tuple(with_interpreter(argv, place.interpreter)), {**env, **own})
+
+
+def _here(text: str, place: Placement) -> str:
+    """``text`` with the paths and host names of a pod replaced by those of this machine."""
+    for host in sorted(place.hosts, key=len, reverse=True):
+        text = text.replace(host, place.hosts[host])
+    return rewrite(text, place.mounts)
 
 
 def with_interpreter(argv: list[str], interpreter: str) -> list[str]:

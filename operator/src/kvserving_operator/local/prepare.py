@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..api.v1alpha1 import KVServing
+from ..connectors import WORKER, tier_children
 from . import launchers, model_config, preflight
 from .errors import EnvironmentFault
 from .run import Run
 from .state import ServiceDir
 
-TIERS_LATER = (
-    "spec.{field}: tiers arrive with a later release of the connector; `kvserving up --without-tiers` runs the service"
-    " without them"
+LATER = (
+    "spec.{field}: this arrives with a later release of the connector; `kvserving up --without-tiers` runs the service"
+    " without spec.cache and spec.kvcached"
 )
 
 
@@ -83,18 +84,13 @@ def digest(serving: KVServing) -> str:
 def _without_tiers(serving: KVServing, leave_out: bool) -> tuple[KVServing, tuple[str, ...]]:
     spec = serving.spec
     cache = spec.cache
-    asked = [
-        field
-        for field, there in (
-            ("cache", cache.l1 is not None or cache.l2 is not None or bool(cache.connectors)),
-            ("kvcached", spec.kvcached.enabled),
-        )
-        if there
-    ]
-    if not asked:
-        return serving, ()
     if not leave_out:
-        raise EnvironmentFault(*(TIERS_LATER.format(field=field) for field in asked))
+        later = [("cache.l1.owner", WORKER in tier_children(spec)), ("kvcached", spec.kvcached.enabled)]
+        if faults := [LATER.format(field=field) for field, asked in later if asked]:
+            raise EnvironmentFault(*faults)
+        return serving, ()
+    tiers = cache.l1 is not None or cache.l2 is not None or bool(cache.connectors)
+    asked = [field for field, there in (("cache", tiers), ("kvcached", spec.kvcached.enabled)) if there]
     bare = type(spec).model_fields
     update = {field: bare[field].get_default(call_default_factory=True) for field in asked}
     notices = tuple(f"spec.{field} is left out: --without-tiers" for field in asked)

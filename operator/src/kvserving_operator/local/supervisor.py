@@ -25,7 +25,7 @@ from .run import Run
 from .state import DEGRADED, FAILED, READY, STARTING, STOPPING, VERIFYING, ServiceDir, State
 from .tasks import cancel
 
-_STOP_ORDER = (("router",), ("decode",), ("prefill",))
+_STOP_ORDER = (("router",), ("decode",), ("prefill",), ("store",))
 _SENDERS = {"decode": "router", "prefill": "decode"}
 _MEASURE_SECONDS = 5.0
 _RETRY_SECONDS = 30.0
@@ -266,7 +266,7 @@ class Supervisor:
             self._report(replace(self._state, phase=STOPPING))
         if not self._stop.is_set():
             self._hurry.set()  # it failed: there is nothing to drain
-        for roles in [("router", "decode", "prefill")] if self._hurry.is_set() else _STOP_ORDER:
+        for roles in [("router", "decode", "prefill", "store")] if self._hurry.is_set() else _STOP_ORDER:
             await self._stop_roles(roles)
         if self._lifeline is not None:
             await self._lifeline.close()

@@ -48,11 +48,11 @@ def materialise(pod: LocalPod, folder: Path, sources: Sources) -> dict[str, str]
 
 
 def rewrite(text: str, mounts: Mapping[str, str]) -> str:
-    """Replace mount paths where they stand as the beginning of a path in ``text``."""
+    """Replace mount paths where they stand as the beginning of a path, or of a URL's, in ``text``."""
     if not mounts:
         return text
     paths = "|".join(re.escape(path) for path in sorted(mounts, key=len, reverse=True))
-    pattern = rf"(?<![\w./-])({paths})(?=$|[/\s:,;\"'}}\]])"
+    pattern = rf"(?:(?<=://)|(?<![\w./-]))({paths})(?=$|[/\s:,;\"'}}\]])"
     return re.sub(pattern, lambda match: mounts[match.group(1)], text)
 
 

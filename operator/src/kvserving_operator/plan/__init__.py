@@ -59,7 +59,7 @@ def plan(serving: KVServing, *, site: Site = CLUSTER, observed: Observed = Obser
 def _objects(ctx: Context) -> list[dict[str, Any]]:
     engines = [roles.deployment(ctx, role) for role in ctx.roles]
     if ctx.site.local:
-        return [*engines, *router.objects(ctx)]
+        return [*storage.objects(ctx), *engines, *router.objects(ctx)]
     return [
         *network.objects(ctx),
         *sources.model_claim(ctx),

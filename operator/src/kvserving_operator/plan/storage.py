@@ -21,10 +21,14 @@ PASSWORD_KEY = "password"  # noqa: S105 - the name of a key, not a password
 
 # The password comes on standard input: in arguments it would show in a process list.
 _START = (
-    """printf 'requirepass "%s"\\n' "$(cat /etc/valkey/auth/password)" | """
+    """printf 'requirepass "%s"\\n' "$(cat "$KVSERVING_STORE_PASSWORD_FILE")" | """
     'exec valkey-server - "$@"'
 )
-_ASK = 'REDISCLI_AUTH="$(cat /etc/valkey/auth/password)" valkey-cli -p 6379 ping | grep -q PONG'
+_ASK = (
+    'REDISCLI_AUTH="$(cat "$KVSERVING_STORE_PASSWORD_FILE")" '
+    f'valkey-cli -h "$KVSERVING_BIND_ADDRESS" -p {ports.STORE} ping | grep -q PONG'
+)
+_AUTH = "/etc/valkey/auth"
 
 
 def active(ctx: Context) -> L2 | None:
@@ -166,6 +170,7 @@ def _stateful_set(ctx: Context, l2: L2, total: int) -> dict[str, Any]:
     shard = total // l2.replicas
     maxmemory = shard * l2.max_usage.percent // 100
     args = [
+        "--bind $(KVSERVING_BIND_ADDRESS)",
         f"--port {ports.STORE}",
         f"--maxmemory {maxmemory}",
         "--maxmemory-policy allkeys-lru",
@@ -179,11 +184,16 @@ def _stateful_set(ctx: Context, l2: L2, total: int) -> dict[str, Any]:
         "command": ["sh", "-c", _START, "valkey"],
         "args": [word.strip("'") for arg in args for word in arg.split(" ")],
         "ports": [{"name": "store", "containerPort": ports.STORE}],
+        "env": [
+            # The executor gives each pod a loopback address of its own.
+            {"name": "KVSERVING_BIND_ADDRESS", "value": "0.0.0.0"},  # noqa: S104 - engines come from other nodes
+            {"name": "KVSERVING_STORE_PASSWORD_FILE", "value": f"{_AUTH}/{PASSWORD_KEY}"},
+        ],
         "resources": {"limits": {"memory": str(shard)}, "requests": {"memory": str(shard), "cpu": "500m"}},
         "readinessProbe": _probe(5, 3),
         "livenessProbe": _probe(10, 6),
         "securityContext": sealed_container(),
-        "volumeMounts": [{"name": "auth", "mountPath": "/etc/valkey/auth", "readOnly": True}],
+        "volumeMounts": [{"name": "auth", "mountPath": _AUTH, "readOnly": True}],
     }
     auth = {
         "secretName": l2.secret_ref or ctx.names.store,

@@ -1,0 +1,110 @@
+"""``kvserving cache``: what the tiers of a service hold and hit, and the removal of one namespace."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..local.cache import Access
+    from ..local.state import State
+
+
+@click.group("cache")
+def command() -> None:
+    """Show what the tiers of a service hold and hit, or remove what is stored."""
+
+
+@command.command("usage")
+@click.argument("name")
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
+def usage(name: str, output: str) -> int:
+    """Show hit rates by engine and tier of NAME, and what its store holds by namespace."""
+    from ..local import cache
+
+    state = _running(name)
+    hits, reached = cache.hits(state), cache.access(state)
+    held = cache.ask(reached, "usage") if reached is not None else None
+    if output == "json":
+        counts = [{"engine": hit.engine, "tier": hit.tier, "asked": hit.asked, "hit": hit.hit} for hit in hits]
+        click.echo(json.dumps({"name": name, "hits": counts, "store": held}, indent=2))
+        return 0
+    _table(("ENGINE", "TIER", "ASKED", "HIT", "RATE"),
+           [(hit.engine, hit.tier, f"{hit.asked}", f"{hit.hit}", hit.rate) for hit in hits])  # fmt: skip
+    click.echo()
+    if held is None:
+        click.echo("no shared store (spec.cache.l2)")
+        return 0
+    limit = _size(held["limit_bytes"]) if held["limit_bytes"] is not None else "no bound known"
+    click.echo(f"store: {_size(held['used_bytes'])} of {limit}")
+    rows = [(n["namespace"], f"{n['objects']}", _size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
+    _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), rows)
+    return 0
+
+
+@command.command("purge")
+@click.argument("name")
+@click.option("--namespace", required=True, help="The namespace to remove, as `usage` shows it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def purge(name: str, namespace: str, yes: bool) -> int:
+    """Remove one namespace from the store of NAME. Engines go on, and store again what they compute."""
+    from ..local import cache
+    from ..local.errors import LocalError
+
+    reached = cache.access(_running(name))
+    if reached is None:
+        raise LocalError(f"{name} has no shared store (spec.cache.l2): there is nothing to remove")
+    if not yes:
+        _confirm(reached, namespace)
+    removed = cache.ask(reached, "purge", f"--namespace={namespace}")
+    click.echo(f"removed {removed['objects']} objects, {_size(removed['bytes'])}")
+    return 0
+
+
+def _confirm(reached: Access, namespace: str) -> None:
+    from ..local import cache
+    from ..local.errors import LocalError
+
+    held = cache.ask(reached, "usage")["namespaces"]
+    found = next((entry for entry in held if entry["namespace"] == namespace), None)
+    if found is None:
+        known = ", ".join(entry["namespace"] for entry in held) or "none"
+        raise LocalError(f"the store has no namespace {namespace}; it has: {known}")
+    what = f"{found['objects']} objects, {_size(found['bytes'])}, {_about(found['about'])}"
+    click.confirm(f"Remove {namespace} ({what})?", abort=True, err=True)
+
+
+def _running(name: str) -> State:
+    from .platform import require_linux
+
+    require_linux()
+    from ..local import client
+    from ..local.errors import LocalError
+
+    [directory] = client.find(name)
+    state = client.current(directory)
+    if state is None or not state.supervised:
+        raise LocalError(f"{name} does not run; `kvserving status {name}` says why")
+    return state
+
+
+def _about(about: dict[str, Any] | None) -> str:
+    if not about:
+        return "unknown"
+    words = [str(about.get(key)) for key in ("model", "kv_dtype", "engine", "tenant") if about.get(key)]
+    return " ".join(words)
+
+
+def _size(count: int) -> str:
+    from .summary import size
+
+    return size(count)
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        click.echo("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())

@@ -1,0 +1,136 @@
+"""The tiers of a running service: counters of its engines, and its store through their own package."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import urllib.request
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from . import launchers
+from .errors import LocalError
+from .state import PodState, State
+
+_MODULE = "kvserving_connector.store"
+_SECONDS = 150.0
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_STORE = re.compile(r"KVSERVING_STORE_")
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Tokens that one engine asked a tier for, and got."""
+
+    engine: str
+    tier: str
+    asked: int
+    hit: int
+
+    @property
+    def rate(self) -> str:
+        """Share of the tokens, as people read it."""
+        return f"{100 * self.hit / self.asked:.1f} %" if self.asked else "-"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the store of a service is reached. ``environment`` holds its credentials."""
+
+    urls: tuple[str, ...]
+    max_bytes: int | None
+    python: str
+    environment: dict[str, str] = field(repr=False)
+
+
+def hits(state: State) -> list[Hits]:
+    """Read the engines' counters: their own cache, and what came from outside. Raises ``LocalError``."""
+    found = []
+    for pod in _engines(state):
+        samples = list(_samples(pod))
+        for tier, prefix in (("own cache", "vllm:prefix_cache"), ("tiers and transfer", "vllm:external_prefix_cache")):
+            asked = _sum(samples, f"{prefix}_queries_total")
+            found.append(Hits(pod.name, tier, asked, _sum(samples, f"{prefix}_hits_total")))
+        for child in sorted({labels["connector"] for name, labels, _ in samples if name == _CHILD_HITS}):
+            ours = [(name, labels, value) for name, labels, value in samples if labels.get("connector") == child]
+            found.append(Hits(pod.name, child, _sum(ours, _CHILD_QUERIES), _sum(ours, _CHILD_HITS)))
+    return found
+
+
+_CHILD_QUERIES = "vllm:kv_connector_mc_queries_total"
+_CHILD_HITS = "vllm:kv_connector_mc_hits_total"
+
+
+def access(state: State) -> Access | None:
+    """How to reach the store that the engines use; ``None`` where they use none. Raises ``LocalError``."""
+    for pod in _engines(state):
+        try:
+            command = Path(f"/proc/{pod.pid}/cmdline").read_text().split("\0")
+            variables = Path(f"/proc/{pod.pid}/environ").read_text().split("\0")
+        except OSError as error:
+            raise LocalError(f"{pod.name} cannot be looked at: {error.strerror}") from None
+        for tier in _store_tiers(command):
+            pairs = (variable.partition("=") for variable in variables)
+            credentials = {name: value for name, _, value in pairs if _STORE.match(name)}
+            return Access(tuple(tier["urls"]), tier.get("max_bytes"), state.engine_python, credentials)
+    return None
+
+
+def ask(reached: Access, command: str, *arguments: str) -> dict[str, Any]:
+    """Run a command of the connector's store package in the engines' environment; return its answer.
+
+    Raises ``LocalError`` with the store's reason.
+    """
+    line = [reached.python, "-m", _MODULE, command, *arguments, *(f"--url={url}" for url in reached.urls)]
+    line += [f"--max-bytes={reached.max_bytes}"] if reached.max_bytes is not None else []
+    environment = {**os.environ, **reached.environment}
+    if (own := launchers.own_connector()) is not None:
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(own.parent), os.environ.get("PYTHONPATH"))))
+    try:
+        done = subprocess.run(  # noqa: S603
+            line, env=environment, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise LocalError(f"the store did not answer within {_SECONDS:.0f} s") from None
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise LocalError(f"the store cannot be asked: {said[-1] if said else f'exit status {done.returncode}'}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def _engines(state: State) -> list[PodState]:
+    return [pod for pod in state.pods if pod.role in ("prefill", "decode") and pod.pid]
+
+
+def _store_tiers(command: Iterable[str]) -> Iterator[dict[str, Any]]:
+    text = next((word.partition("=")[2] for word in command if word.startswith("--kv-transfer-config=")), "{}")
+    config = json.loads(text)
+    children = (config.get("kv_connector_extra_config") or {}).get("connectors") or [config]
+    for child in children:
+        for tier in (child.get("kv_connector_extra_config") or {}).get("secondary_tiers") or ():
+            if tier.get("urls"):
+                yield tier
+
+
+Sample = tuple[str, dict[str, str], float]
+
+
+def _samples(pod: PodState) -> Iterator[Sample]:
+    try:
+        with urllib.request.urlopen(f"http://{pod.address}:{pod.port}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    except OSError as error:
+        raise LocalError(f"{pod.name} does not answer: {error}") from None
+    for line in text.splitlines():
+        if (match := _SAMPLE.match(line)) is not None:
+            yield match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])
+
+
+def _sum(samples: Iterable[Sample], name: str) -> int:
+    return int(sum(value for found, _, value in samples if found == name))
