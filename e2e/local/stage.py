@@ -151,8 +151,8 @@ class Stage:
             _wait(lambda: (now := directory.read()) is None or now.phase == STOPPING, DOWN_SECONDS, "it stops")
         _wait(lambda: not state.supervised, DOWN_SECONDS, f"{state.name} is stopped")
 
-    def kvserving(self, *args: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """Run the command; return its status and what it printed."""
+    def kvserving(self, *args: str, timeout: float = 120, typed: str = "") -> subprocess.CompletedProcess[str]:
+        """Run the command, with what is ``typed`` on its standard input; return its status and what it printed."""
         environment = {
             **os.environ,
             "KVSERVING_STATE_DIR": str(self.folder / "state"),
@@ -162,6 +162,7 @@ class Stage:
         return subprocess.run(
             [sys.executable, "-m", "kvserving_operator", *args],
             env=environment,
+            input=typed,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

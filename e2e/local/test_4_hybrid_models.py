@@ -8,12 +8,11 @@ from pathlib import Path
 import aiohttp
 from e2e.local.asking import Question, Reply, Texts, ask, different
 from e2e.local.legs import through_pair
+from e2e.local.logprobs import LOGPROBS, TOLERANCE, difference
 from e2e.local.stage import Service, Stage, Topology
 from e2e.local.twin import corrupting_twin_of
 
 QUESTIONS = tuple(Question(tokens, chat=False, stream=False) for tokens in (1, 16, 17, 129, 257, 2048))
-TOLERANCE = 0.02
-LOGPROBS = {"logprobs": 5, "return_tokens_as_token_ids": True}
 
 
 def test_sliding_window_through_vllm_router_equals_a_single_engine(stage: Stage, models: Path) -> None:
@@ -27,7 +26,7 @@ def test_sliding_window_through_vllm_router_equals_a_single_engine(stage: Stage,
 def test_recurrent_model_agrees_with_a_single_engine_in_logprobs(stage: Stage, models: Path) -> None:
     service, texts = _recurrent(stage, models)
     alone, moved = _both(service, texts, **LOGPROBS)
-    worst = max(_difference(alone[question], moved[question]) for question in QUESTIONS)
+    worst = max(difference(alone[question], moved[question]) for question in QUESTIONS)
     stage.numbers.append(f"recurrent model: largest difference of a top logprob {worst:.4f}")
     assert worst <= TOLERANCE
 
@@ -44,7 +43,7 @@ def test_a_corrupted_state_is_beyond_the_tolerance(stage: Stage, models: Path, t
                     alone = await ask(session, url, q.path, q.body(texts, "alone", **LOGPROBS))
                     body = q.body(texts, "corrupted", **LOGPROBS)
                     moved = await through_pair(session, service.engine_url("prefill"), url, q.path, body)
-                    found.append(_difference(alone, moved))
+                    found.append(difference(alone, moved))
                 return found
 
         least = min(asyncio.run(main()))
@@ -70,20 +69,3 @@ def _both(service: Service, texts: Texts, **more: object) -> tuple[dict[Question
             return found[0], found[1]
 
     return asyncio.run(main())
-
-
-def _difference(first: Reply, second: Reply) -> float:
-    """Largest difference of a top logprob over the tokens up to which both answers are the same."""
-    assert first.logprobs
-    worst = 0.0
-    for position, (a, b) in enumerate(zip(first.logprobs, second.logprobs, strict=False)):
-        worst = max(worst, _one_way(a, b), _one_way(b, a))
-        if first.ids[0][position] != second.ids[0][position]:
-            # A near tie went the other way; what follows answers another text.
-            break
-    return worst
-
-
-def _one_way(a: dict[str, float], b: dict[str, float]) -> float:
-    """A token that is not among the other's best has at most the logprob of its last."""
-    return max(abs(value - b[token]) if token in b else value - min(b.values()) for token, value in a.items())

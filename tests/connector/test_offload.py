@@ -252,6 +252,32 @@ def test_the_plugin_registers_the_class_under_its_name() -> None:
     assert KVConnectorFactory.get_connector_class_by_name("TieredOffloadConnector") is TieredOffloadConnector
 
 
+def test_counters_of_the_store_are_exported_twice_in_one_process(tmp_path: Path) -> None:
+    from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+    from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+
+    kinds = {Gauge: Gauge, Counter: Counter, Histogram: Histogram}
+    tier = {
+        "type": "SharedStoreTier",
+        "module_path": "kvserving_connector.vllm.tier",
+        "urls": [f"file://{tmp_path}"],
+    }
+    for _ in range(2):
+        unregister_vllm_metrics()
+        metrics = TieredOffloadConnector.build_prom_metrics(
+            configuration(with_l2(tier)), kinds, ["model_name", "engine"], {0: ["m", "0"]}
+        )
+    stats = OffloadingConnectorStats()
+    stats.increase_counter("kvserving:store_misses", 3, ("absent",))
+    stats.increase_counter(load_stats.TIMEOUTS, 2)
+    metrics.observe(TieredOffloadConnector.build_kv_connector_stats(stats.data).data)
+    text = generate_latest(REGISTRY).decode()
+    at = 'engine="0",model_name="m"'
+    assert f'kvserving:store_misses_total{{{at},reason="absent"}} 3.0' in text
+    assert f"kvserving:tier_timeouts_total{{{at}}} 2.0" in text
+
+
 def test_our_counters_stand_beside_vllms_twice_in_one_process(start: Start) -> None:
     from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
     from vllm.v1.metrics.prometheus import unregister_vllm_metrics

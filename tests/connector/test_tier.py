@@ -371,6 +371,24 @@ def test_a_load_that_outlives_its_deadline_is_a_miss_and_writes_nothing_later(
         assert second.load(list(mine)) == mine
 
 
+def test_a_prompt_that_is_asked_again_later_is_looked_up_afresh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM asks for a prompt's later chunks while the first is looked up, and never again once that is absent."""
+    url, data = f"file://{tmp_path}/l2", chunks(3)
+    with engine(url) as first, engine(url) as second:
+        first_chunk, *later = data
+        context = second.request()
+        assert [second.manager.lookup(key, context) for key in data] == [LookupResult.RETRY] * 3
+        second.until(lambda: second.manager.lookup(first_chunk, context) is LookupResult.MISS)
+        second.manager.on_request_finished(context)
+        first.store(data)
+        clock = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 2 * tier_module.PROBE_SECONDS)
+        assert second.load(later) == {key: data[key] for key in later}
+        assert second.count("timeouts", "lookup") == 0
+
+
 def test_a_look_up_that_hangs_is_a_miss_and_its_late_answer_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,27 @@ def test_a_secret_with_a_dollar_sign_is_not_expanded() -> None:
     assert spec.env["KEY"] == "a$(POD_IP)$$b"
 
 
+def test_an_optional_key_that_a_secret_lacks_is_left_out_and_a_required_one_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    usersecrets.folder().mkdir(parents=True)
+    file = usersecrets.folder() / "s.env"
+    file.touch(mode=0o600)
+    file.write_text("password=p\n")
+    place = placement(secret=lambda name, key: usersecrets.read(name, (key,))[key])
+
+    def env(key: str, **more: Any) -> list[dict[str, Any]]:
+        return [{"name": "V", "valueFrom": {"secretKeyRef": {"name": "s", "key": key, **more}}}]
+
+    assert container.process_spec(pod_of(env=env("password", optional=True)), place, {}).env["V"] == "p"
+    assert "V" not in container.process_spec(pod_of(env=env("username", optional=True)), place, {}).env
+    with pytest.raises(EnvironmentFault, match="has no line username="):
+        container.process_spec(pod_of(env=env("username")), place, {})
+    file.unlink()
+    assert "V" not in container.process_spec(pod_of(env=env("username", optional=True)), place, {}).env
+
+
 def test_what_would_change_an_engine_is_not_inherited() -> None:
     inherited = {
         "HOME": "/h",

@@ -174,6 +174,9 @@ def _tiered(spec: KVServingSpec, role: RoleName, store: Mapping[str, Any] | None
         # Synchronous loads that fail corrupt output on the V2 runner, so there are none.
         "sync_load_budget_bytes": 0,
     }
+    if role == "decode":
+        # vLLM keeps prompts only; an answer is part of the next turn's prompt.
+        extra["offload_prompt_only"] = False
     l2 = spec.cache.l2
     if store is not None and l2 is not None and role in roles_with_l2(spec):
         extra |= {

@@ -187,6 +187,32 @@ def test_nothing_writes_a_slot_after_its_load_was_given_up() -> None:
         assert (it.slots[16:28] == 7).all()
 
 
+def test_what_was_read_before_a_load_was_given_up_is_kept_and_counted() -> None:
+    with rig() as it:
+        it.run(load=False)
+        it.end()
+        it.tally.take()
+        release = threading.Event()
+        get = it.store.get
+
+        def hang_at_the_last(key: str, into: memoryview, deadline: float) -> int:
+            if key == object_name(NAMESPACE, KEYS[-1]):
+                release.wait()
+            return get(key, into, deadline)
+
+        it.store.get = hang_at_the_last  # type: ignore[method-assign]
+        it.run(load=True, seconds=0.4, first=16)
+        (given_up,) = it.end()
+        release.set()
+        assert given_up.timed_out
+        assert set(given_up.done) == set(KEYS[:-1])
+        assert (it.slots[16:27] == it.slots[:11]).all()
+        counts = it.tally.take()
+        assert counts[Event.READ, ""] == 11
+        assert counts[Event.READ_BYTES, ""] == 11 * CHUNK == given_up.bytes
+        assert counts[Event.MISS, "timeout"] == 1
+
+
 def test_a_store_that_was_given_up_reads_no_slot_afterwards() -> None:
     with rig() as it:
         it.store.gate.clear()

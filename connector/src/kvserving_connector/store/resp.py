@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Part, Reason, StoreFault, remaining
@@ -54,6 +54,10 @@ class Connection:
         """Connect and authenticate. Raises StoreFault: UNREACHABLE, TIMEOUT, DENIED."""
         self._buffer = bytearray(_BUFFER_BYTES)
         self._start = self._end = 0
+        # The line before the last body and the length it told: objects of a store are all as long.
+        self._usual = bytearray()
+        self._usual_length = 0
+        self._limits: dict[int, int] = {}
         try:
             self._socket = _connect(address, credentials, min(remaining(deadline), STALL_SECONDS))
         except TimeoutError:
@@ -118,6 +122,9 @@ class Connection:
 
         Raises StoreFault LENGTH when it is longer than ``into``; the connection is then unusable.
         """
+        begun = self._begin_usual(into, deadline) if self._start == self._end else 0
+        if begun:
+            return self._finish(into, self._usual_length, begun, deadline)
         line = self._line(deadline)
         if line[:1] != b"$":
             if line[:1] == b"-":
@@ -128,9 +135,36 @@ class Connection:
             return None
         if not 0 <= length <= len(into):
             raise StoreFault(Reason.LENGTH, "an object longer than a chunk")
+        have = self._take(into[: length + 2 if len(into) >= length + 2 else length])
+        if self._plain and length:
+            self._usual, self._usual_length = bytearray(line + b"\r\n"), length
+        return self._finish(into, length, have, deadline)
+
+    def _begin_usual(self, into: memoryview, deadline: float) -> int:
+        """Receive the line and the start of a body in one call, each in its place, if the line is the last body's.
+
+        Returns the number of bytes in ``into``. With 0 what came is in the buffer, to be read as any reply.
+        """
+        usual = self._usual
+        if not usual or len(into) < self._usual_length + 2:
+            return 0
+        line = bytearray(len(usual))
+        body = into[: self._usual_length + 2]
+        number = self._receive_parts([line, body], deadline)
+        if line == usual and number > len(usual):
+            return number - len(usual)
+        came = b"".join((line[:number], body[: max(0, number - len(line))]))
+        if len(came) > len(self._buffer):
+            self._buffer = bytearray(came)
+        else:
+            self._buffer[: len(came)] = came
+        self._start, self._end = 0, len(came)
+        return 0
+
+    def _finish(self, into: memoryview, length: int, have: int, deadline: float) -> int:
+        """Receive the rest of a body of which ``into`` has the start, and its end; return its length."""
         wanted = length + 2
         roomy = len(into) >= wanted
-        have = self._take(into[: wanted if roomy else length])
         while have < (wanted if roomy else length):
             have += self._receive(into[have : wanted if roomy else length], deadline, whole=True)
         if (bytes(into[length:wanted]) if roomy else self._exactly(2, deadline)) != b"\r\n":
@@ -199,9 +233,17 @@ class Connection:
 
     def _receive(self, into: memoryview, deadline: float, *, whole: bool = False) -> int:
         """Receive some bytes, or ``whole``: all of them unless the server stalls or the connection ends."""
+        flags = socket.MSG_WAITALL if whole and self._plain else 0
+        return self._received(lambda: self._socket.recv_into(into, 0, flags), deadline)
+
+    def _receive_parts(self, parts: Sequence[bytearray | memoryview], deadline: float) -> int:
+        """Receive some bytes, the first part before the second. Not for TLS."""
+        return self._received(lambda: self._socket.recvmsg_into(parts)[0], deadline)
+
+    def _received(self, call: Callable[[], int], deadline: float) -> int:
         try:
             self._limit(socket.SO_RCVTIMEO, deadline)
-            number = self._socket.recv_into(into, 0, socket.MSG_WAITALL if whole and self._plain else 0)
+            number = call()
         except (TimeoutError, BlockingIOError):
             raise StoreFault(Reason.TIMEOUT, "receiving") from None
         except OSError as error:
@@ -215,6 +257,9 @@ class Connection:
         if self._plain:
             # Zero would mean no limit.
             micros = max(1, int(seconds * 1e6))
+            if self._limits.get(option) == micros:
+                return
+            self._limits[option] = micros
             self._socket.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(micros // 1_000_000, micros % 1_000_000))
         else:
             self._socket.settimeout(seconds)

@@ -197,6 +197,10 @@ class Transfers:
         job.open = False
         self._pending[job.load] -= len(job.items)
         done = set(job.done)
+        moved = len(job.done) - len(job.present)
+        if moved:
+            self._tally.count(Event.READ if job.load else Event.WRITTEN, number=moved)
+            self._tally.count(Event.READ_BYTES if job.load else Event.WRITTEN_BYTES, number=moved * self._chunk_bytes)
         self._finished.append(
             Finished(
                 job.number,
@@ -216,13 +220,17 @@ class Transfers:
         queue = self._queues[load]
         transfer = self._load if load else self._store
         while True:
-            with self._condition:
-                self._condition.wait_for(lambda: queue or self._stop)
-                if self._stop:
-                    return
+            try:
+                # Without the lock while there is work: a thread that meets it taken costs two switches of threads.
                 job, item = queue.popleft()
-                if not job.open:
-                    continue
+            except IndexError:
+                with self._condition:
+                    self._condition.wait_for(lambda: queue or self._stop)
+                    if self._stop:
+                        return
+                continue
+            if not job.open:
+                continue
             try:
                 transfer(job, item, bounce)
             except Exception:
@@ -270,10 +278,7 @@ class Transfers:
                 return
             if body is not None:
                 np.copyto(self._slots[item.slot], body)
-            if reason is None:
-                self._tally.count(Event.READ if job.load else Event.WRITTEN)
-                self._tally.count(Event.READ_BYTES if job.load else Event.WRITTEN_BYTES, number=self._chunk_bytes)
-            else:
+            if reason is not None:
                 self._tally.count(Event.MISS if job.load else Event.SKIP, reason)
                 if reason is Reason.TIMEOUT and self._clock() >= job.deadline:
                     self._count_timeout(job)

@@ -15,6 +15,7 @@ from kvserving_connector.core.cost import CostModel
 from kvserving_connector.core.loads import LoadTally, Tier
 
 _PREFIX = "kvserving:"
+_OF_STORES = f"{_PREFIX}store_"
 LOADS = f"{_PREFIX}tier_loads"
 TOKENS = f"{_PREFIX}tier_load_tokens"
 SECONDS = f"{_PREFIX}tier_load_seconds"
@@ -71,8 +72,8 @@ class LoadPromMetrics(OffloadPromMetrics):  # type: ignore[misc]
         labelnames: list[str],
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
-        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         _unregister_ours()
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         self._ours: dict[tuple[int, str, tuple[str, ...]], Any] = {}
         labelled = {**dict.fromkeys(_BY_TIER, True), LOAD_COST: True}
         for name, documentation in {**_BY_TIER, **_PLAIN, **_GAUGES}.items():
@@ -88,11 +89,13 @@ class LoadPromMetrics(OffloadPromMetrics):  # type: ignore[misc]
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Count one payload of statistics."""
         values: dict[str, dict[tuple[str, ...], float]] = transfer_stats_data.get("data", {})
-        for name in values.keys() & {*_BY_TIER, *_PLAIN, *_GAUGES}:
+        ours = values.keys() & {*_BY_TIER, *_PLAIN, *_GAUGES}
+        for name in ours:
             for labels, value in values[name].items():
                 metric = self._ours[engine_idx, name, tuple(labels)]
                 (metric.set if name in _GAUGES else metric.inc)(value)
-        theirs = {name: value for name, value in values.items() if not name.startswith(_PREFIX)}
+        # By name, not by prefix: the store tier's counters begin alike and are vLLM's to count.
+        theirs = {name: value for name, value in values.items() if name not in ours}
         super().observe({**transfer_stats_data, "data": theirs}, engine_idx)
 
 
@@ -100,5 +103,6 @@ def _unregister_ours() -> None:
     """Forget metrics of an earlier engine in this process, as vLLM does with its own."""
     ours = {*_BY_TIER, *_PLAIN, *_GAUGES}
     for collector in list(REGISTRY._collector_to_names):
-        if getattr(collector, "_name", None) in ours:
+        name = getattr(collector, "_name", "")
+        if name in ours or name.startswith(_OF_STORES):
             REGISTRY.unregister(collector)

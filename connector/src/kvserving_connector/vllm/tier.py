@@ -116,7 +116,8 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._failed = FailedKeys()
         self._paused_until = 0.0
         self._pause = _FIRST_PAUSE
-        self._probing: dict[bytes, float] = {}
+        # By request: a prompt's later chunks are asked for and, once an earlier one is absent, their answer is not.
+        self._probing: dict[str, dict[bytes, float]] = {}
         self._partial: set[int] = set()
         client = open_store(urls, max_bytes, Credentials.from_environment())
         self._client: StoreClient = client
@@ -154,14 +155,15 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._tally.count(Event.MISS, reason)
             return LookupResult.MISS
         found = self._lookup_manager.lookup(key, req_context)
+        probing = self._probing.setdefault(req_context.req_id, {})
         if found is not None:
-            self._probing.pop(key, None)
+            probing.pop(key, None)
             return LookupResult.HIT if found else LookupResult.MISS
-        if now - self._probing.setdefault(key, now) < PROBE_SECONDS:
+        if now - probing.setdefault(key, now) < PROBE_SECONDS:
             return LookupResult.RETRY
         self._tally.count(Event.TIMEOUT, "lookup")
         self._tally.count(Event.MISS, Reason.TIMEOUT)
-        del self._probing[key]
+        del probing[key]
         self._failed.add([key])
         return LookupResult.MISS
 
@@ -182,15 +184,13 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         return RequestOffloadingContext()
 
     def on_request_finished(self, req_context: Any) -> None:
-        """Forget what the request looked up."""
+        """Forget what the request looked up, and since when."""
+        self._probing.pop(req_context.req_id, None)
         self._lookup_manager.cleanup(req_context.req_id)
 
     def on_schedule_end(self, context: Any) -> None:
         """Send the look-ups of this step to the prober."""
         self._lookup_manager.flush()
-        if self._probing:
-            oldest = time.monotonic() - 2 * PROBE_SECONDS
-            self._probing = {key: since for key, since in self._probing.items() if since > oldest}
 
     def drain_jobs(self) -> None:
         """Wait until all jobs have ended, at the latest at their deadlines; afterwards nothing touches host memory."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import ManifestFault
+from .errors import ManifestFault, NoSuchKey
 from .pods import LocalPod
 from .variables import expand
 from .volumes import rewrite
@@ -28,6 +28,7 @@ class Placement:
 
     ``environment`` wins over the template's own values, ``defaults`` are used where the
     template sets nothing. ``listen`` replaces the address of the router's data port.
+    ``secret(name, key)`` raises ``NoSuchKey`` for one that is not there.
     """
 
     address: str
@@ -123,7 +124,12 @@ def _from_source(pod: LocalPod, name: str, source: Mapping[str, Any], place: Pla
     if field := source.get("fieldRef"):
         return _field(pod, name, str(field["fieldPath"]), place.address)
     if reference := source.get("secretKeyRef"):
-        return place.secret(str(reference["name"]), str(reference["key"]))
+        try:
+            return place.secret(str(reference["name"]), str(reference["key"]))
+        except NoSuchKey:
+            if not reference.get("optional"):
+                raise
+            return None
     if reference := source.get("configMapKeyRef"):
         value = place.config_map(str(reference["name"])).get(str(reference["key"]))
         if value is None and not reference.get("optional"):

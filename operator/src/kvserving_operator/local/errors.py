@@ -22,5 +22,9 @@ class EnvironmentFault(LocalError):
         self.problems = problems
 
 
+class NoSuchKey(EnvironmentFault):
+    """A Secret of the user, or the key wanted of it, is not on this machine: no fault where it is optional."""
+
+
 class ManifestFault(LocalError):
     """A pod template asks for something that a process on this machine cannot have."""

@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from .errors import EnvironmentFault
+from .errors import EnvironmentFault, NoSuchKey
 
 
 def folder() -> Path:
@@ -23,15 +23,15 @@ def read(name: str, wanted_keys: tuple[str, ...] = ()) -> dict[str, str]:
     """Keys and values of the Secret ``name``.
 
     Without the file, a Secret of which only ``HF_TOKEN`` is wanted is taken from the
-    environment. Raises ``EnvironmentFault`` when the file is missing, open to others or
-    lacks a wanted key; no message holds a value.
+    environment. Raises ``NoSuchKey`` when the file is missing or lacks a wanted key, and
+    ``EnvironmentFault`` when it is open to others; no message holds a value.
     """
     path = folder() / f"{name}.env"
     if not path.is_file():
         if wanted_keys == ("HF_TOKEN",) and os.environ.get("HF_TOKEN"):
             return {"HF_TOKEN": os.environ["HF_TOKEN"]}
         keys = " and ".join(f"{key}=..." for key in wanted_keys) or "KEY=VALUE"
-        raise EnvironmentFault(
+        raise NoSuchKey(
             f"Secret {name} is not on this machine: write {keys} into {path} and `chmod 600` it"
             + (", or set HF_TOKEN" if wanted_keys == ("HF_TOKEN",) else "")
         )
@@ -44,5 +44,5 @@ def read(name: str, wanted_keys: tuple[str, ...] = ()) -> dict[str, str]:
             values[key.strip()] = value.strip()
     for key in wanted_keys:
         if key not in values:
-            raise EnvironmentFault(f"Secret {name}: {path} has no line {key}=...")
+            raise NoSuchKey(f"Secret {name}: {path} has no line {key}=...")
     return values
