@@ -122,7 +122,11 @@ transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, fro
 
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
-	$(BIN)/pytest e2e/local
+	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py'
+
+.PHONY: e2e-tiers
+e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults with real engines and a real Valkey, twelve minutes
+	$(BIN)/pytest e2e/local/test_*_tier*.py
 
 .PHONY: e2e-upstream
 e2e-upstream: $(VENV)/.dev $(ENGINE_VENV)/.test ## vLLM's own tests with our classes swapped in, ten minutes

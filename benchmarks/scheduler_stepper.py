@@ -108,6 +108,7 @@ class _Engine:
             block_size=BLOCK,
             log_stats=True,
         )
+        self._received: set[str] = set()
         self._seconds, self.steps, self._loaded = 0.0, 0, 0
 
     def serve(self) -> tuple[float, int]:
@@ -168,9 +169,10 @@ class _Engine:
         until = time.monotonic() + _PATIENCE
         requests = self._scheduler.requests.values()
         loading = {one.request_id for one in requests if one.status is RequestStatus.WAITING_FOR_REMOTE_KVS}
-        while not loading <= received:
+        while not loading <= received | self._received:
             assert time.monotonic() < until, "a load does not end"
             received |= self._worker.get_finished(set())[1] or set()
+        self._received |= received
         facts = self._worker.build_connector_worker_meta()
         self._worker.clear_connector_metadata()
         return KVConnectorOutput(finished_sending=sent, finished_recving=received, kv_connector_worker_meta=facts)
