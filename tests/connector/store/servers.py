@@ -74,8 +74,11 @@ class Server:
             try:
                 self.command(b"PING")
                 return
-            except StoreFault:
-                if time.monotonic() > deadline or self._process.poll() is not None:
+            except StoreFault as fault:
+                refused = fault.reason is Reason.DENIED
+                if refused or time.monotonic() > deadline or self._process.poll() is not None:
+                    # Nobody closes a server that was never handed out.
+                    self.close()
                     raise
                 time.sleep(0.02)
 
