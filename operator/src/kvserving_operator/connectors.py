@@ -129,6 +129,12 @@ def render(config: Mapping[str, Any]) -> str:
     return json.dumps(config, separators=(",", ":"), ensure_ascii=True)
 
 
+def children(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The connectors of a ``transfer_config``: those of a MultiConnector, else the one that it is."""
+    inner: list[Mapping[str, Any]] = (config.get("kv_connector_extra_config") or {}).get("connectors") or []
+    return inner or ([config] if config else [])
+
+
 def _multi(children: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "kv_connector": MULTI,

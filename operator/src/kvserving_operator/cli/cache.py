@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .summary import size
+
 if TYPE_CHECKING:
     from ..local.cache import Access
     from ..local.state import State
@@ -38,9 +40,9 @@ def usage(name: str, output: str) -> int:
     if held is None:
         click.echo("no shared store (spec.cache.l2)")
         return 0
-    limit = _size(held["limit_bytes"]) if held["limit_bytes"] is not None else "no bound known"
-    click.echo(f"store: {_size(held['used_bytes'])} of {limit}")
-    rows = [(n["namespace"], f"{n['objects']}", _size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
+    limit = size(held["limit_bytes"]) if held["limit_bytes"] is not None else "no bound known"
+    click.echo(f"store: {size(held['used_bytes'])} of {limit}")
+    rows = [(n["namespace"], f"{n['objects']}", size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
     _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), rows)
     return 0
 
@@ -60,7 +62,7 @@ def purge(name: str, namespace: str, yes: bool) -> int:
     if not yes:
         _confirm(reached, namespace)
     removed = cache.ask(reached, "purge", f"--namespace={namespace}")
-    click.echo(f"removed {removed['objects']} objects, {_size(removed['bytes'])}")
+    click.echo(f"removed {removed['objects']} objects, {size(removed['bytes'])}")
     return 0
 
 
@@ -73,7 +75,7 @@ def _confirm(reached: Access, namespace: str) -> None:
     if found is None:
         known = ", ".join(entry["namespace"] for entry in held) or "none"
         raise LocalError(f"the store has no namespace {namespace}; it has: {known}")
-    what = f"{found['objects']} objects, {_size(found['bytes'])}, {_about(found['about'])}"
+    what = f"{found['objects']} objects, {size(found['bytes'])}, {_about(found['about'])}"
     click.confirm(f"Remove {namespace} ({what})?", abort=True, err=True)
 
 
@@ -82,13 +84,8 @@ def _running(name: str) -> State:
 
     require_linux()
     from ..local import client
-    from ..local.errors import LocalError
 
-    [directory] = client.find(name)
-    state = client.current(directory)
-    if state is None or not state.supervised:
-        raise LocalError(f"{name} does not run; `kvserving status {name}` says why")
-    return state
+    return client.running(name)
 
 
 def _about(about: dict[str, Any] | None) -> str:
@@ -96,12 +93,6 @@ def _about(about: dict[str, Any] | None) -> str:
         return "unknown"
     words = [str(about.get(key)) for key in ("model", "kv_dtype", "engine", "tenant") if about.get(key)]
     return " ".join(words)
-
-
-def _size(count: int) -> str:
-    from .summary import size
-
-    return size(count)
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

@@ -18,13 +18,9 @@ def command(name: str) -> int:
     import asyncio
 
     from ..local import client
-    from ..local.errors import LocalError
     from ..local.verifier import verify
 
-    [directory] = client.find(name)
-    state = client.current(directory)
-    if state is None or not state.supervised:
-        raise LocalError(f"{name} does not run; `kvserving status {name}` says why")
+    state = client.running(name)
     outcome = asyncio.run(verify(state))
     if outcome.ok != bool(state.verification and state.verification["ok"]):
         client.check_again(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -113,11 +113,10 @@ def superfluous(view: View, plan: Plan, *, settled: bool) -> tuple[Child, ...]:
 
     Children of another revision stay until the new one is ``settled``: they serve meanwhile.
     """
-    names = {(str(manifest["kind"]), manifest["metadata"]["name"]) for manifest in plan.objects}
     found = [
         child
-        for child in view.owned()
-        if child.identity not in names and not child.deleting and (settled or child.revision in ("", plan.revision))
+        for child in _unplanned(view, plan)
+        if not child.deleting and (settled or child.revision in ("", plan.revision))
     ]
     return tuple(sorted(found, key=_last_first))
 
@@ -125,9 +124,13 @@ def superfluous(view: View, plan: Plan, *, settled: bool) -> tuple[Child, ...]:
 def outdated(view: View, plan: Plan) -> tuple[Child, ...]:
     """Return the owned children of other revisions, those being deleted included; not one that the plan names, whose
     label someone edited."""
+    return tuple(child for child in _unplanned(view, plan) if child.revision not in ("", plan.revision))
+
+
+def _unplanned(view: View, plan: Plan) -> Iterator[Child]:
+    """Yield the owned children that ``plan`` does not name."""
     names = {(str(manifest["kind"]), manifest["metadata"]["name"]) for manifest in plan.objects}
-    owned = (child for child in view.owned() if child.identity not in names)
-    return tuple(child for child in owned if child.revision not in ("", plan.revision))
+    return (child for child in view.owned() if child.identity not in names)
 
 
 def _last_first(child: Child) -> tuple[int, str, str]:

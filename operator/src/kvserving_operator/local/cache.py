@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import urllib.request
 from collections.abc import Iterable, Iterator
@@ -12,15 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from .. import connectors
 from . import launchers
 from .errors import LocalError
 from .state import PodState, State
 
 _MODULE = "kvserving_connector.store"
 _SECONDS = 150.0
-_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_STORE = re.compile(r"KVSERVING_STORE_")
+_CREDENTIALS = "KVSERVING_STORE_"
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ def hits(state: State) -> list[Hits]:
         for tier, prefix in (("own cache", "vllm:prefix_cache"), ("tiers and transfer", "vllm:external_prefix_cache")):
             asked = _sum(samples, f"{prefix}_queries_total")
             found.append(Hits(pod.name, tier, asked, _sum(samples, f"{prefix}_hits_total")))
-        for child in sorted({labels["connector"] for name, labels, _ in samples if name == _CHILD_HITS}):
-            ours = [(name, labels, value) for name, labels, value in samples if labels.get("connector") == child]
+        for child in sorted({sample.labels["connector"] for sample in samples if sample.name == _CHILD_HITS}):
+            ours = [sample for sample in samples if sample.labels.get("connector") == child]
             found.append(Hits(pod.name, child, _sum(ours, _CHILD_QUERIES), _sum(ours, _CHILD_HITS)))
     return found
 
@@ -76,7 +77,7 @@ def access(state: State) -> Access | None:
             raise LocalError(f"{pod.name} cannot be looked at: {error.strerror}") from None
         for tier in _store_tiers(command):
             pairs = (variable.partition("=") for variable in variables)
-            credentials = {name: value for name, _, value in pairs if _STORE.match(name)}
+            credentials = {name: value for name, _, value in pairs if name.startswith(_CREDENTIALS)}
             return Access(tuple(tier["urls"]), tier.get("max_bytes"), state.engine_python, credentials)
     return None
 
@@ -110,15 +111,10 @@ def _engines(state: State) -> list[PodState]:
 
 def _store_tiers(command: Iterable[str]) -> Iterator[dict[str, Any]]:
     text = next((word.partition("=")[2] for word in command if word.startswith("--kv-transfer-config=")), "{}")
-    config = json.loads(text)
-    children = (config.get("kv_connector_extra_config") or {}).get("connectors") or [config]
-    for child in children:
+    for child in connectors.children(json.loads(text)):
         for tier in (child.get("kv_connector_extra_config") or {}).get("secondary_tiers") or ():
             if tier.get("urls"):
                 yield tier
-
-
-Sample = tuple[str, dict[str, str], float]
 
 
 def _samples(pod: PodState) -> Iterator[Sample]:
@@ -127,10 +123,9 @@ def _samples(pod: PodState) -> Iterator[Sample]:
             text = answer.read().decode()
     except OSError as error:
         raise LocalError(f"{pod.name} does not answer: {error}") from None
-    for line in text.splitlines():
-        if (match := _SAMPLE.match(line)) is not None:
-            yield match[1], dict(_LABEL.findall(match[2] or "")), float(match[3])
+    for family in text_string_to_metric_families(text):
+        yield from family.samples
 
 
 def _sum(samples: Iterable[Sample], name: str) -> int:
-    return int(sum(value for found, _, value in samples if found == name))
+    return int(sum(sample.value for sample in samples if sample.name == name))

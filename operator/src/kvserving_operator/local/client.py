@@ -150,6 +150,15 @@ def is_stopped(directory: ServiceDir) -> bool:
     return True
 
 
+def running(name: str) -> State:
+    """The state of the service of that name; raise ``LocalError`` when it is not there or does not run."""
+    [directory] = find(name)
+    state = current(directory)
+    if state is None or not state.supervised:
+        raise LocalError(f"{name} does not run; `kvserving status {name}` says why")
+    return state
+
+
 def find(name: str | None) -> list[ServiceDir]:
     """The service of that name, or all; raise ``LocalError`` when the named one is not there."""
     found = services()

@@ -8,8 +8,8 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
+from .. import connectors
 from . import gpus, stores
 from .addresses import can_bind
 from .errors import EnvironmentFault
@@ -211,9 +211,8 @@ def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
 
 def _tier_bytes(pod: LocalPod) -> int:
     """Bytes of host memory that the connectors of an engine take."""
-    config: dict[str, Any] = json.loads(pod.option("--kv-transfer-config") or "{}")
-    children = (config.get("kv_connector_extra_config") or {}).get("connectors") or [config]
-    return sum(int((child.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)) for child in children)
+    found = connectors.children(json.loads(pod.option("--kv-transfer-config") or "{}"))
+    return sum(int((child.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)) for child in found)
 
 
 def available_memory() -> int:
