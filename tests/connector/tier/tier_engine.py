@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,3 +137,17 @@ def engine(url: str | Sequence[str], **changes: Any) -> Iterator[Engine]:
         yield made
     finally:
         made.close()
+
+
+def chunks(number: int = 8) -> dict[Any, bytes]:
+    return {key: os.urandom(CHUNK) for key in keys(number)}
+
+
+def stored(it: Engine, number: int) -> Engine:
+    """The engine, with new chunks offloaded."""
+    it.store(chunks(number))
+    return it
+
+
+def files(tmp_path: Path) -> list[Path]:
+    return sorted(path for path in (tmp_path / "l2").rglob("kv1-*") if path.is_file())
