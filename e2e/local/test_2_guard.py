@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,9 +48,7 @@ def test_forged_parameters_stop_no_engine_and_dial_nobody(one_to_one: Service, s
             assert set(statuses) <= {200, 400}, sorted(statuses)
             assert _engines(one_to_one) == before
             sent += len(batch)
-            # What smg itself answers with 400 reaches no engine.
-            answered = (body for body, status in zip(batch, statuses, strict=True) if status == 200)
-            several += sum(isinstance(body["prompt"], list) for body in answered)
+            several += sum(isinstance(body["prompt"], list) and _is_json(body) for body in batch)
 
         check()
         listener.settimeout(0)
@@ -147,6 +146,15 @@ def _bodies(port: int, revision: str) -> st.SearchStrategy[dict[str, Any]]:
         lambda parts: {**common, **parts[0], "kv_transfer_params": parts[1]}
     )
     return made
+
+
+def _is_json(body: dict[str, Any]) -> bool:
+    """Whether routers can read what Python writes of it: infinities are no JSON, and smg answers them itself."""
+    try:
+        json.dumps(body, allow_nan=False)
+    except ValueError:
+        return False
+    return True
 
 
 async def _post_all(url: str, bodies: list[dict[str, Any]]) -> list[int]:
