@@ -119,3 +119,7 @@ class Silent(Scripted):
 
 class OffloadingConnector(Scripted):
     """A child with the name by which vLLM's tier is known."""
+
+
+class TieredOffloadConnector(OffloadingConnector):
+    """A child with the name of our tier, which ends its lookups itself."""

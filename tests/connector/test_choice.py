@@ -114,9 +114,17 @@ def test_a_lookup_is_waited_for_only_while_it_may_change_the_result(
 def test_an_answer_does_not_wait_longer_than_the_patience() -> None:
     children = [cache(), cache()]
     assert ask(children, [100, None]).waits
-    assert ask(children, [100, None], patient=False).child == 0
-    assert ask(children, [0, None], patient=False) == Choice()
-    assert ask(children, [None, None], patient=False) == Choice()
+    assert ask(children, [100, None], patient=False) == Choice(child=0, tokens=100, asynchronous=True, gave_up=True)
+    assert ask(children, [0, None], patient=False) == Choice(gave_up=True)
+    assert ask(children, [None, None], patient=False) == Choice(gave_up=True)
+
+
+def test_a_child_that_ends_its_lookups_itself_is_waited_for_without_patience_but_not_by_a_promised_transfer() -> None:
+    children = [NIXL, cache(), cache(deferral=Deferral.SELF_BOUNDED)]
+    assert ask(children, [0, 100, None], patient=False, limit=600).waits
+    assert ask(children, [0, 100, None], patient=False, limit=99) == Choice(child=1, tokens=100, asynchronous=True)
+    assert ask(children, [600, 100, None], patient=False, remote_prefill=True, limit=600).child == 0
+    assert ask(children, [600, 100, None], patient=False, remote_prefill=True, had_blocks=True, limit=600).waits
 
 
 @pytest.mark.parametrize("tokens", [0, 100])
@@ -196,7 +204,9 @@ def test_defer_is_hard_or_soft_and_no_class_becomes_softer_than_is_safe() -> Non
     assert choices.deferral({}, "x", Deferral.HARD) is Deferral.HARD
     assert choices.deferral({"defer": "soft"}, "x", Deferral.HARD) is Deferral.SOFT
     assert choices.deferral({"defer": "hard"}, "x", Deferral.SOFT_AT_FIRST) is Deferral.HARD
-    assert choices.deferral({"defer": "soft"}, "x", Deferral.SOFT_AT_FIRST) is Deferral.SOFT_AT_FIRST
+    for default in (Deferral.SOFT_AT_FIRST, Deferral.SELF_BOUNDED):
+        assert choices.deferral({"defer": "soft"}, "x", default) is Deferral.SOFT_AT_FIRST
+    assert choices.deferral({}, "x", Deferral.SELF_BOUNDED) is Deferral.SELF_BOUNDED
     for value in ("soft-at-first", "never", 1, True, ""):
         with pytest.raises(ValueError, match=r"^x\.kv_connector_extra_config\.defer="):
             choices.deferral({"defer": value}, "x", Deferral.HARD)

@@ -128,7 +128,9 @@ def counted(engine: Any) -> dict[str, dict[str, int]]:
     return total.data
 
 
-def test_a_lookup_holds_a_request_in_the_scheduler_only_for_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lookup_holds_a_request_in_the_scheduler_only_for_the_patience(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = scheduler([child("Scripted"), child("OffloadingConnector")])
     multi = engine.connector
     now = [100.0]
@@ -139,8 +141,11 @@ def test_a_lookup_holds_a_request_in_the_scheduler_only_for_the_patience(monkeyp
     engine.add_request(one)
     for _ in range(5):
         assert step(engine).num_scheduled_tokens == {}
-    now[0] += 0.2
+    now[0] += 29
+    assert step(engine).num_scheduled_tokens == {}
+    now[0] += 2
     assert step(engine).num_scheduled_tokens == {"a": 3 * BLOCK}
+    assert told(caplog) == ["KVServing: request a is not held after 30 s without an answer of OffloadingConnector"]
     assert multi._connectors[0].allocated == [("a", BLOCK)]
     assert multi._connectors[1].allocated == [("a", 0)]
     assert len(multi._waits) == 0
@@ -163,9 +168,24 @@ def test_a_child_of_an_unknown_class_is_always_waited_for(caplog: pytest.LogCapt
     for _ in range(4):
         assert multi.get_num_new_matched_tokens(one, 0) == (None, False)
         now[0] += 40
-    assert [record.getMessage() for record in caplog.records if record.name == "vllm.kvserving"] == [
-        "KVServing: request r has waited for more than 30 s for Scripted-2, which may still move its blocks"
-    ]
+    assert told(caplog) == ["KVServing: request r has waited for more than 30 s for Scripted-2"]
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "vllm.kvserving"]
+
+
+def test_a_tier_that_ends_its_lookups_itself_is_waited_for_beyond_the_patience() -> None:
+    multi = connector([child("Scripted"), child("TieredOffloadConnector")])
+    now = [100.0]
+    multi._waits._clock = lambda: now[0]
+    answer(multi, "r", 64, None)
+    one = request("r", 600)
+    for _ in range(4):
+        assert multi.get_num_new_matched_tokens(one, 0) == (None, False)
+        now[0] += 40
+    answer(multi, "r", 64, 512)
+    assert multi.get_num_new_matched_tokens(one, 0) == (512, True)
 
 
 @pytest.mark.parametrize("order", [("NixlConnector", "OffloadingConnector"), ("OffloadingConnector", "NixlConnector")])

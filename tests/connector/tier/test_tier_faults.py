@@ -177,6 +177,8 @@ def test_a_load_that_outlives_its_deadline_is_a_miss_and_writes_nothing_later(
         release.set()
         time.sleep(0.2)
         assert second.load(list(mine)) == mine
+        second.store(chunks(1))
+        second.until(lambda: second.load(list(data)) == data, 3)
 
 
 def test_a_look_up_that_hangs_is_a_miss_and_its_late_answer_does_no_harm(
@@ -200,6 +202,8 @@ def test_a_look_up_that_hangs_is_a_miss_and_its_late_answer_does_no_harm(
             assert second.manager.lookup(wanted, context) is LookupResult.MISS
         second.manager.on_request_finished(context)
         assert second.load([list(data)[1]]) == {list(data)[1]: data[list(data)[1]]}
+        # The store answers, so that what it did not answer in time is asked for again.
+        assert second.load([wanted]) == {wanted: data[wanted]}
 
 
 def test_stores_never_pin_more_than_half_of_host_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

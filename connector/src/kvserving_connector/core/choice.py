@@ -25,6 +25,8 @@ class Deferral(StrEnum):
     """Only a lookup is under way: waited for until the patience ends, and only while it may change the result."""
     SOFT_AT_FIRST = "soft-at-first"
     """Soft until the request had blocks, hard from then on: before, there is nothing that the child could move."""
+    SELF_BOUNDED = "self-bounded"
+    """As soft at first, but the child itself ends its lookups in time, and so is waited for without patience's end."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,19 @@ class Choice:
     child: int | None = None
     tokens: int = 0
     asynchronous: bool = False
+    gave_up: bool = False
+    """Whether a child had no answer when the patience ended, so that what it holds is computed."""
 
 
 @dataclass(frozen=True)
 class Patience:
     """How long soft children are waited for: until both bounds have passed, so that a slow step alone ends nothing.
 
-    ``seconds`` since the first "not yet" for the request, ``questions`` asked about it since then.
+    ``seconds`` since the first "not yet" for the request, ``questions`` asked about it since then. The default is that
+    of a tier's loads: a prompt is computed in less, but a shorter one would give up what a busy store is about to send.
     """
 
-    seconds: float = 0.1
+    seconds: float = 30.0
     questions: int = 3
 
 
@@ -87,17 +92,21 @@ def choose(
         return Choice(waits=True)
     best = _best(children, answers, remote_prefill)
     promised = best is not None and remote_prefill and children[best].transfers
-    if pending and not promised and _may_change(children, answers, best, pending, limit()) and patient():
-        return Choice(waits=True)
+    gave_up = False
+    if pending and not promised and _may_change(children, answers, best, pending, limit()):
+        bounded = any(children[index].deferral is Deferral.SELF_BOUNDED for index in pending)
+        if bounded or patient():
+            return Choice(waits=True)
+        gave_up = True
     if best is None:
-        return Choice()
+        return Choice(gave_up=gave_up)
     tokens = answers[best].tokens
     assert tokens is not None
-    return Choice(child=best, tokens=tokens, asynchronous=answers[best].asynchronous)
+    return Choice(child=best, tokens=tokens, asynchronous=answers[best].asynchronous, gave_up=gave_up)
 
 
 def _is_hard(child: Child, had_blocks: bool) -> bool:
-    return child.deferral is Deferral.HARD or (child.deferral is Deferral.SOFT_AT_FIRST and had_blocks)
+    return child.deferral is Deferral.HARD or (had_blocks and child.deferral is not Deferral.SOFT)
 
 
 def _best(children: Sequence[Child], answers: Sequence[Answer], remote_prefill: bool) -> int | None:
@@ -152,10 +161,13 @@ class Waits:
 
     def overdue(self, request_id: str) -> bool:
         """Return once per wait whether it has lasted so long that it should be reported."""
-        if request_id in self._reported or self._clock() - self._open[request_id][0] < REPORT_SECONDS:
-            return False
+        return self._clock() - self._open[request_id][0] >= REPORT_SECONDS and self.first_report(request_id)
+
+    def first_report(self, request_id: str) -> bool:
+        """Return whether nothing was reported about the request's wait yet; from now on something was."""
+        first = request_id not in self._reported
         self._reported.add(request_id)
-        return True
+        return first
 
     def end(self, request_id: str) -> None:
         """Forget the request: it was given blocks, or it is finished."""
@@ -194,8 +206,10 @@ def deferral(extra: Mapping[str, Any], where: str, default: Deferral) -> Deferra
     Raises ValueError like ``load_weight`` unless it is left out, ``hard`` or ``soft``.
     """
     value = extra.get(DEFER_FIELD)
-    if value is None or (value == Deferral.SOFT.value and default is Deferral.SOFT_AT_FIRST):
+    if value is None:
         return default
+    if value == Deferral.SOFT.value and default is not Deferral.HARD:
+        return Deferral.SOFT_AT_FIRST
     if value not in (Deferral.HARD.value, Deferral.SOFT.value):
         raise ValueError(
             f'{where}.kv_connector_extra_config.{DEFER_FIELD}={value!r} must be "hard" (always wait for this child) or '

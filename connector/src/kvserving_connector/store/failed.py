@@ -30,6 +30,10 @@ class FailedKeys:
         for key in keys:
             self._until.pop(key, None)
 
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._until.clear()
+
     def __contains__(self, key: bytes) -> bool:
         until = self._until.get(key)
         if until is None:

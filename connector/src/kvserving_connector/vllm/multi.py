@@ -4,7 +4,7 @@ Selected by ``"kv_connector": "MultiConnector", "kv_connector_module_path": "kvs
 class keeps vLLM's name because vLLM asks the children about hybrid memory only under that name.
 
 Keys of a child's ``kv_connector_extra_config``: ``load_weight`` (a number above 0, default 1.0) and ``defer`` (``hard``
-or ``soft``; default by class). Key of its own: ``patience_seconds`` with soft children (default 0.1).
+or ``soft``; default by class). Key of its own: ``patience_seconds`` with soft children (default 30).
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _TRANSFERS = frozenset({"NixlBaseConnector", "NixlConnector", "NixlPullConnector
 # Classes that say "not yet" for a lookup and, once a request had blocks, also while they still move them. Of any other
 # class nothing is known, so its "not yet" is always waited for.
 _SOFT_AT_FIRST = frozenset({"OffloadingConnector", "MooncakeStoreConnector"})
+# Classes that end their lookups themselves, by a deadline and by measured cost.
+_SELF_BOUNDED = frozenset({"TieredOffloadConnector"})
 
 
 class MultiConnector(_MultiConnector):  # type: ignore[misc]
@@ -55,7 +57,8 @@ class MultiConnector(_MultiConnector):  # type: ignore[misc]
         self._children = _children(extra["connectors"], classes)
         self._keys = {connector.__name__: stats_key(connector) for connector in classes}
         self._selection = Selection(self._children)
-        self._waits = Waits(choices.patience(extra, "kv_connector_extra_config"), time.monotonic)
+        self._patience = choices.patience(extra, "kv_connector_extra_config")
+        self._waits = Waits(self._patience, time.monotonic)
 
     @classmethod
     def _get_connector_classes_and_configs(cls, vllm_config: Any) -> list[tuple[type[Any], Any]]:
@@ -95,8 +98,11 @@ class MultiConnector(_MultiConnector):  # type: ignore[misc]
         )
         self._selection.decided(request_id, answers, choice)
         if choice.waits:
-            self._report(request_id, answers)
+            if self._waits.overdue(request_id):
+                self._warn(request_id, answers, "has waited for more than %d s for %s", choices.REPORT_SECONDS)
             return None, False
+        if choice.gave_up and self._waits.first_report(request_id):
+            self._warn(request_id, answers, "is not held after %g s without an answer of %s", self._patience.seconds)
         if choice.child is not None:
             self._requests_to_connector[request_id] = choice.child
         return choice.tokens, choice.asynchronous
@@ -127,16 +133,10 @@ class MultiConnector(_MultiConnector):  # type: ignore[misc]
         result: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(request, block_ids)
         return result
 
-    def _report(self, request_id: str, answers: Sequence[Answer]) -> None:
-        if self._waits.overdue(request_id):
-            pairs = zip(self._children, answers, strict=True)
-            silent = [child.label for child, answer in pairs if answer.tokens is None]
-            logger.warning(
-                "KVServing: request %s has waited for more than %d s for %s, which may still move its blocks",
-                request_id,
-                choices.REPORT_SECONDS,
-                ", ".join(silent),
-            )
+    def _warn(self, request_id: str, answers: Sequence[Answer], text: str, seconds: float) -> None:
+        pairs = zip(self._children, answers, strict=True)
+        silent = [child.label for child, answer in pairs if answer.tokens is None]
+        logger.warning("KVServing: request %s " + text, request_id, seconds, ", ".join(silent))
 
     def _forget(self, request_id: str) -> None:
         self._waits.end(request_id)
@@ -189,16 +189,21 @@ def _children(settings: Sequence[dict[str, Any]], classes: Sequence[type]) -> tu
         extra = settings[index].get("kv_connector_extra_config") or {}
         where = _where(index, connector.__name__)
         names = {base.__name__ for base in connector.__mro__}
-        default = Deferral.SOFT_AT_FIRST if names & _SOFT_AT_FIRST else Deferral.HARD
         children.append(
             Child(
                 label=label,
                 load_weight=choices.load_weight(extra, where),
-                deferral=choices.deferral(extra, where, default),
+                deferral=choices.deferral(extra, where, _deferral(names)),
                 transfers=bool(names & _TRANSFERS),
             )
         )
     return tuple(children)
+
+
+def _deferral(names: set[str]) -> Deferral:
+    if names & _SELF_BOUNDED:
+        return Deferral.SELF_BOUNDED
+    return Deferral.SOFT_AT_FIRST if names & _SOFT_AT_FIRST else Deferral.HARD
 
 
 def _require_own_fields_only(settings: Sequence[dict[str, Any]] | None) -> None:

@@ -8,6 +8,7 @@ manager; copies on a GPU engine are vLLM's.
 from __future__ import annotations
 
 import copy
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -30,6 +31,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector  # noqa: E402
 from vllm.v1.kv_offload.base import TierFilter  # noqa: E402
 
+from kvserving_connector.vllm import regions  # noqa: E402
 from kvserving_connector.vllm.identity import store_identity  # noqa: E402
 from kvserving_connector.vllm.load_stats import LoadPromMetrics, load_stats  # noqa: E402
 
@@ -215,6 +217,9 @@ def _translated(vllm_config: Any, settings: TierSettings) -> Any:
             {"identity": identity, **tier} if tier.get("type") == STORE_TIER else tier for tier in tiers
         ]
     translated.kv_transfer_config.kv_connector_extra_config = extra
+    pod, engine_id = os.environ.get("POD_NAME", ""), translated.kv_transfer_config.engine_id
+    regions.remove_stale(engine_id, pod)
+    translated.kv_transfer_config.engine_id = regions.named(engine_id, pod)
     return translated
 
 

@@ -114,6 +114,8 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._digest: bytes | None = None
         self._tally = Tally()
         self._failed = FailedKeys()
+        # Keys of which nothing is known but that the store did not answer in time: asked for again once it answers.
+        self._late = FailedKeys()
         self._paused_until = 0.0
         self._pause = _FIRST_PAUSE
         # By request: a prompt's later chunks are asked for and, once an earlier one is absent, their answer is not.
@@ -164,7 +166,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._tally.count(Event.TIMEOUT, "lookup")
         self._tally.count(Event.MISS, Reason.TIMEOUT)
         del probing[key]
-        self._failed.add([key])
+        self._late.add([key])
         return LookupResult.MISS
 
     def submit_load(self, job_metadata: Any) -> None:
@@ -225,7 +227,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Return why the store is not asked for the chunk."""
         if now < self._paused_until:
             return Reason.PAUSED
-        if key in self._failed:
+        if key in self._failed or key in self._late:
             return Reason.REMEMBERED
         return Reason.BUSY if self._transfers.pending(load=True) >= self._max_loads else None
 
@@ -248,6 +250,8 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._note_load(finished)
         else:
             self._failed.discard(set(finished.done).difference(finished.present))
+        if finished.done and not finished.timed_out:
+            self._late.clear()
         result = {
             "job_id": finished.job,
             "success": success,
@@ -261,7 +265,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def _note_load(self, finished: Finished) -> None:
         if finished.failed:
             self._lookup_manager.mark_miss(finished.failed)
-            self._failed.add(finished.failed)
+            (self._late if finished.timed_out else self._failed).add(finished.failed)
         if finished.timed_out:
             self._paused_until = time.monotonic() + self._pause
             self._pause = min(self._pause * 2, _LAST_PAUSE)

@@ -88,13 +88,17 @@ def command(
 
 @contextmanager
 def _stopped_like_an_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the wait as Ctrl-C does: a job that is ended leaves no engines behind."""
+    """Let SIGTERM and SIGHUP end the wait as Ctrl-C does: a job that is ended leaves no engines behind.
+
+    SIGINT itself too where it was ignored, as in background jobs of a script: without ``--detach`` it is heeded there.
+    """
     import signal
 
     def stop(number: int, _: object) -> None:
         sys.exit(128 + number)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:

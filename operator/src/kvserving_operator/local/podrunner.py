@@ -11,7 +11,6 @@ from pathlib import Path
 
 import aiohttp
 
-from . import procfs
 from .container import ProcessSpec
 from .errors import LocalError
 from .logfile import LogFile
@@ -115,7 +114,7 @@ class PodRunner:
 
     def measure(self) -> None:
         """Read the memory of the pod's processes."""
-        self._memory = procfs.memory_bytes(self._process.members()) if self._process else 0
+        self._memory = self._process.measure() if self._process else 0
 
     def request_stop(self, *, drained: bool = False) -> None:
         """Begin to stop, with the grace of the pod. ``drained``: nobody sends to it any more, preStop is left out."""

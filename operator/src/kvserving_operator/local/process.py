@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import procfs, waiting
+from . import procfs, shared_memory, waiting
 from .container import ProcessSpec
 from .logfile import LogFile
 
@@ -24,6 +24,7 @@ class Managed:
         self.pid = process.pid
         self.start_time = procfs.start_time(process.pid)
         self.ended: asyncio.Task[int] = asyncio.create_task(process.wait())
+        self._shared: set[Path] = set()
 
     @classmethod
     async def start(cls, spec: ProcessSpec, log: LogFile, folder: Path) -> Managed:
@@ -54,11 +55,19 @@ class Managed:
         """The process and those it started, as far as they stayed in its session."""
         return procfs.session_processes(self.pid)
 
+    def measure(self) -> int:
+        """Return the memory of the members in bytes, and note their shared memory: once killed, nobody tells it."""
+        members = self.members()
+        self._shared |= shared_memory.mapped(members)
+        return procfs.memory_bytes(members)
+
     async def finish(self) -> None:
-        """Kill what is left of the session and take the rest of the output."""
+        """Kill what is left of the session, take the rest of the output, and remove its shared memory."""
+        self._shared |= shared_memory.mapped(self.members())
         while left := self.members():
             procfs.send(left, signal.SIGKILL)
             await waiting.all_gone_async(left, 5.0)
+        shared_memory.remove_unused(self._shared)
         await self.ended
         try:
             async with asyncio.timeout(1.0):

@@ -11,6 +11,14 @@ INSTANCE = "KVSERVING_INSTANCE"
 """Environment variable that every process of a run carries; its value is unique to the run."""
 
 
+def pids() -> Iterator[int]:
+    """Yield the processes of the machine without this one."""
+    own = os.getpid()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != own:
+            yield int(entry)
+
+
 def start_time(pid: int) -> int | None:
     """Start of ``pid`` in clock ticks since boot, or None when there is no such process or it is a zombie.
 
@@ -28,13 +36,13 @@ def is_running(pid: int | None, started: int | None) -> bool:
 def instance_processes(instance: str) -> list[int]:
     """Processes of this user that carry the mark of the run ``instance``, zombies left out."""
     mark = f"{INSTANCE}={instance}".encode()
-    return [pid for pid in _pids() if mark in _environ(pid) and start_time(pid) is not None]
+    return [pid for pid in pids() if mark in _environ(pid) and start_time(pid) is not None]
 
 
 def session_processes(session: int) -> list[int]:
     """Processes of the session whose leader is ``session``, zombies left out."""
     found = []
-    for pid in _pids():
+    for pid in pids():
         fields = _stat(pid)
         if fields is not None and fields[0] not in "ZX" and int(fields[3]) == session:
             found.append(pid)
@@ -60,13 +68,6 @@ def send(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             continue
-
-
-def _pids() -> Iterator[int]:
-    own = os.getpid()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != own:
-            yield int(entry)
 
 
 def _stat(pid: int) -> list[str] | None:

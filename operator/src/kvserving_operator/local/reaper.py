@@ -10,8 +10,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from pathlib import Path
 
-from . import procfs, scratch, waiting
+from . import procfs, scratch, shared_memory, waiting
 
 GRACE = 10.0
 """Seconds from the end of the supervisor until what is left is killed."""
@@ -28,19 +29,22 @@ def main() -> None:
 def end_instance(instance: str, grace: float) -> int:
     """Stop every process of a run: SIGTERM, ``grace`` seconds, SIGKILL; return how many there were.
 
-    The run's temporary folder goes with them.
+    The run's temporary folder and their shared memory go with them.
     """
     seen: set[int] = set()
+    shared: set[Path] = set()
     deadline = time.monotonic() + grace
     while left := procfs.instance_processes(instance):
         fresh = [pid for pid in left if pid not in seen]
         seen.update(left)
+        shared |= shared_memory.mapped(left)
         if time.monotonic() >= deadline:
             procfs.send(left, signal.SIGKILL)
             waiting.all_gone(left, 5.0)
         else:
             procfs.send(fresh, signal.SIGTERM)
             waiting.all_gone(left, max(0.0, deadline - time.monotonic()))
+    shared_memory.remove_unused(shared)
     scratch.remove(instance)
     return len(seen)
 

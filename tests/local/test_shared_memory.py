@@ -1,0 +1,86 @@
+"""Shared memory of killed engines goes with them; that of living ones stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from kvserving_operator.local import procfs, shared_memory
+from kvserving_operator.local.container import ProcessSpec
+from kvserving_operator.local.logfile import LogFile
+from kvserving_operator.local.process import Managed
+from kvserving_operator.local.reaper import end_instance
+
+HOLDER = """
+import mmap, os, sys, time
+with open(sys.argv[1], "a+b") as file:
+    file.truncate(4096)
+    held = mmap.mmap(file.fileno(), 4096)
+print("mapped", flush=True)
+time.sleep(600)
+"""
+
+
+def path() -> Path:
+    return shared_memory.FOLDER / f"kvserving_test_{secrets.token_hex(8)}"
+
+
+def holder(file: Path, **environment: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE, env=os.environ | environment
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"mapped\n"
+    return process
+
+
+def test_a_killed_process_leaves_no_shared_memory(tmp_path: Path) -> None:
+    file = path()
+
+    async def main() -> None:
+        log = LogFile(tmp_path / "log")
+        spec = ProcessSpec((sys.executable, "-c", HOLDER, str(file)), dict(os.environ))
+        process = await Managed.start(spec, log, tmp_path)
+        while b"mapped" not in (tmp_path / "log").read_bytes():
+            assert not process.ended.done()
+            await asyncio.sleep(0.01)
+        assert process.measure() > 0
+        os.kill(process.pid, signal.SIGKILL)
+        await process.ended
+        assert file.exists()
+        await process.finish()
+        log.close()
+
+    asyncio.run(main())
+    assert not file.exists()
+
+
+def test_shared_memory_that_somebody_still_uses_stays() -> None:
+    file = path()
+    first, second = holder(file), holder(file)
+    try:
+        files = shared_memory.mapped([first.pid])
+        assert files == {file}
+        first.kill()
+        first.wait()
+        shared_memory.remove_unused(files)
+        assert file.exists()
+    finally:
+        second.kill()
+        second.wait()
+    shared_memory.remove_unused(files)
+    shared_memory.remove_unused(files)
+    assert not file.exists()
+
+
+def test_what_the_reaper_kills_leaves_no_shared_memory() -> None:
+    file, instance = path(), secrets.token_hex(8)
+    process = holder(file, **{procfs.INSTANCE: instance})
+    assert end_instance(instance, grace=0.0) == 1
+    assert process.wait() == -signal.SIGKILL
+    assert not file.exists()
