@@ -74,7 +74,27 @@ def qwen3_next() -> Any:
     )
 
 
-KINDS: dict[str, Callable[[], Any]] = {"qwen3": qwen3, "gemma3": gemma3, "qwen3-next": qwen3_next}
+def falcon_h1() -> Any:
+    """Return the configuration of a recurrent model: mamba and attention side by side in each layer."""
+    from transformers import FalconH1Config
+
+    return FalconH1Config(
+        **_common(layers=2, spread=RECURRENT_SPREAD),
+        intermediate_size=512,
+        mamba_d_ssm=256,
+        mamba_n_heads=4,
+        mamba_d_head=64,
+        mamba_n_groups=1,
+        mamba_d_state=32,
+    )
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "qwen3": qwen3,
+    "gemma3": gemma3,
+    "qwen3-next": qwen3_next,
+    "falcon-h1": falcon_h1,
+}
 
 
 def main() -> int:

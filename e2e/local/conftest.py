@@ -41,7 +41,7 @@ def engine_python() -> str:
 @pytest.fixture(scope="session")
 def models(engine_python: str) -> Path:
     """Folder of the tiny models, which are made once per machine."""
-    made = [real_model.tiny_model(engine_python, kind) for kind in ("qwen3", "gemma3", "qwen3-next")]
+    made = [real_model.tiny_model(engine_python, kind) for kind in ("qwen3", "gemma3", "qwen3-next", "falcon-h1")]
     return made[0].parent
 
 

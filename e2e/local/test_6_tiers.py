@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from e2e.local.tiers import BLOCK, CHUNKS, PROMPT, WHOLE, Asker, Tiered, chunks
 L1 = {"size": "24Mi"}
 """48 chunks: a small flood leaves a prompt in it, a large one evicts it."""
 SMALL, LARGE = 2, 6
+SLOW_SECONDS = 1.0
 VALKEY = {"size": "256Mi", "loads": "always"}
 
 
@@ -112,6 +114,23 @@ def test_l1_before_l2_on_prefill(prefill: Asker, stage: Stage) -> None:
 
 def test_l2_has_what_l1_gave_up(prefill: Asker, stage: Stage) -> None:
     comes_back(prefill, stage, "l2", seed=7, flood=LARGE)
+
+
+def test_a_store_that_is_slow_for_a_while_is_waited_for(both: Service, prefill: Asker) -> None:
+    """Longer than any step takes, and shorter than a look-up may take: nothing is computed that the store has."""
+    with prefill.storing(CHUNKS):
+        cold = prefill.ask(12)
+    prefill.flood(12000, LARGE)
+    [store] = both.pods("store")
+    resumed = threading.Timer(SLOW_SECONDS, os.killpg, (store["pid"], signal.SIGCONT))
+    with prefill.counting() as counted:
+        os.killpg(store["pid"], signal.SIGSTOP)
+        resumed.start()
+        warm = prefill.ask(12)
+    resumed.join()
+    assert warm.first > SLOW_SECONDS
+    assert warm.ids == cold.ids
+    assert counted().loaded == {"l1": 0, "l2": WHOLE}, counted()
 
 
 def test_the_next_turn_loads_what_decode_generated(both: Service, texts: Texts, prefill: Asker) -> None:

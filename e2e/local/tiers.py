@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -33,16 +34,22 @@ QUIET_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Tiered(Topology):
-    """A service with ``spec.cache``; its engines' own cache has so many blocks (None: vLLM's choice)."""
+    """A service with ``spec.cache``; its engines' own cache has so many blocks (None: vLLM's choice).
+
+    ``loras``: names and folders of adapters.
+    """
 
     cache: Mapping[str, Any] = field(default_factory=dict)
     blocks: int | None = OWN_BLOCKS
+    loras: tuple[tuple[str, Path], ...] = ()
 
     def text(self, name: str) -> str:
         """Return the object under ``name``."""
         made = json.loads(super().text(name))
         spec = made["spec"]
         spec["cache"] = self.cache
+        if self.loras:
+            spec["model"]["loras"] = [{"name": name, "uri": f"file://{folder}"} for name, folder in self.loras]
         args = [arg for arg in spec["engine"]["args"] if "max-model-len" not in arg] + ["--max-model-len=2048"]
         spec["engine"]["args"] = args + ([f"--num-gpu-blocks-override={self.blocks}"] if self.blocks else [])
         return json.dumps(made)
@@ -139,11 +146,18 @@ class Asker:
 
     def send(self, prompt: str, answer: int = ANSWER, **more: Any) -> Answer:
         """Send a prompt through the router, as a stream."""
+        return self._stream(self.service.url, prompt, answer, **more)
+
+    def send_to_engine(self, seed: int, **more: Any) -> Answer:
+        """Send the prompt of that seed to the engine itself, as a stream: adapters have names that no router knows."""
+        return self._stream(self.engine, self.texts.of(PROMPT, seed), ANSWER, **more)
+
+    def _stream(self, url: str, prompt: str, answer: int, **more: Any) -> Answer:
         body = {
             "model": "tiny", "prompt": prompt, "max_tokens": answer, "temperature": 0, "stream": True,
             "return_token_ids": True, **more,
         }  # fmt: skip
-        return asyncio.run(_timed(f"{self.service.url}/v1/completions", body))
+        return asyncio.run(_timed(f"{url}/v1/completions", body))
 
     def detailed(self, seed: int, tokens: int = PROMPT, **more: Any) -> Reply:
         """Send the prompt and return the whole answer."""

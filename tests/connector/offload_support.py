@@ -105,9 +105,14 @@ class Engine:
         self._free = itertools.cycle(range(1, BLOCKS))
         self.received: set[str] = set()
 
-    def request(self, tokens: list[int]) -> Any:
+    def request(self, tokens: list[int], adapter: Any = None) -> Any:
         request = Request(
-            f"{next(self._numbers)}", list(tokens), SamplingParams(max_tokens=4), None, block_hasher=self._hasher
+            f"{next(self._numbers)}",
+            list(tokens),
+            SamplingParams(max_tokens=4),
+            None,
+            lora_request=adapter,
+            block_hasher=self._hasher,
         )
         self.scheduler.on_new_request(request)
         return request
@@ -143,9 +148,9 @@ class Engine:
             self.step()
         raise AssertionError("the connector gave no answer")
 
-    def serve(self, tokens: list[int]) -> int:
+    def serve(self, tokens: list[int], adapter: Any = None) -> int:
         """Serve a prompt; return how many tokens were loaded, after a look at every byte of them."""
-        request = self.request(tokens)
+        request = self.request(tokens, adapter)
         hit = self.ask(request)
         ids = [next(self._free) for _ in range(-(-len(tokens) // BLOCK))]
         blocks = KVCacheBlocks((tuple(KVCacheBlock(block_id=index) for index in ids),))

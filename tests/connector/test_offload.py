@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
 from tests.connector.offload_support import BLOCK, CHUNK, SILENT, Engine, cache_config, configuration
+from vllm.lora.request import LoRARequest
 
 from kvserving_connector.core import cost
 from kvserving_connector.vllm import load_stats
@@ -95,6 +96,30 @@ def test_another_engine_loads_from_the_shared_tier(start: Start, tmp_path: Path)
     assert tokens_loaded(second, "l2") == 5 * BLOCK
     assert second.serve(PROMPT) == 5 * BLOCK
     assert tokens_loaded(second, "l1") == 5 * BLOCK
+
+
+def test_an_adapter_that_was_replaced_in_place_finds_nothing_of_the_old_one(start: Start, tmp_path: Path) -> None:
+    """vLLM's block hashes know an adapter by its name and path alone."""
+    tier = {
+        "type": "SharedStoreTier",
+        "module_path": "kvserving_connector.vllm.tier",
+        "urls": [f"file://{tmp_path}/l2"],
+    }
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    weights = folder / "adapter_model.safetensors"
+    adapter = LoRARequest("one", 1, str(folder))
+
+    def loaded(text: str, adapter: LoRARequest = adapter) -> int:
+        weights.write_text(text)
+        return start(with_l2(tier, loads="always")).serve(PROMPT, adapter)
+
+    assert [loaded("first"), loaded("first")] == [0, 5 * BLOCK]
+    assert [loaded("second"), loaded("second")] == [0, 5 * BLOCK]
+    assert loaded("first") == 5 * BLOCK
+    assert start(with_l2(tier, loads="always")).serve(PROMPT) == 0
+    unknown = LoRARequest("one", 1, str(tmp_path / "not there"))
+    assert [loaded("first", unknown), loaded("first", unknown)] == [0, 0]
 
 
 @pytest.mark.parametrize(("loads", "expected"), [("never", 0), ("always", 5 * BLOCK)])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import secrets
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ from vllm.platforms import current_platform
 
 from kvserving_connector.settings import logger
 from kvserving_connector.store.weights import fingerprint
+
+_CONFIGS = ("config.json", "adapter_config.json")
 
 
 def store_identity(vllm_config: Any) -> dict[str, str]:
@@ -38,6 +42,31 @@ def store_identity(vllm_config: Any) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value}
 
 
+@dataclass(frozen=True)
+class Adapter:
+    """The LoRA adapter of a request, which vLLM's block hashes know by name and path: its weights can be replaced."""
+
+    name: str
+    weights: str
+
+
+class Adapters:
+    """Remembers the adapters that an engine has loaded, by the number that vLLM gives each loading."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Adapter] = {}
+
+    def of(self, lora_request: Any) -> Adapter:
+        """Return the adapter. One whose weights cannot be told apart has a secret in their place: it shares nothing."""
+        number = int(lora_request.lora_int_id)
+        if number not in self._known:
+            weights = weights_of(str(lora_request.lora_path), None)
+            if not weights:
+                logger.warning("KVServing: adapter %s shares no KV with other engines", lora_request.lora_name)
+            self._known[number] = Adapter(str(lora_request.lora_name), weights or secrets.token_hex(16))
+        return self._known[number]
+
+
 def weights_of(model: str, revision: str | None) -> str:
     """Return what identifies the weights behind a name or path; '' when that cannot be found out."""
     path = Path(model)
@@ -53,11 +82,12 @@ def weights_of(model: str, revision: str | None) -> str:
         logger.warning("KVServing: the model's commit is not part of the store's namespace: %s", error)
         return ""
     try:
-        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+        found = [try_to_load_from_cache(model, name, revision=revision) for name in _CONFIGS]
     except ValueError:
         # No name of the hub, such as an address of an object store.
         return ""
-    return Path(cached).parent.name if isinstance(cached, str) else ""
+    # What the hub is known not to have is neither None nor a path.
+    return next((Path(cached).parent.name for cached in found if isinstance(cached, str)), "")
 
 
 def _text(value: Any) -> str | None:

@@ -32,7 +32,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from vllm.v1.kv_offload.base import TierFilter  # noqa: E402
 
 from kvserving_connector.vllm import regions  # noqa: E402
-from kvserving_connector.vllm.identity import store_identity  # noqa: E402
+from kvserving_connector.vllm.identity import Adapters, store_identity  # noqa: E402
 from kvserving_connector.vllm.load_stats import LoadPromMetrics, load_stats  # noqa: E402
 
 STORE_TIER = "SharedStoreTier"
@@ -53,6 +53,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         _require_room(settings, translated, kv_cache_config)
         super().__init__(translated, role, kv_cache_config)
         self._requests: dict[str, Any] = {}
+        self._adapters = Adapters()
         self._ledger: LoadLedger | None = None
         if role == KVConnectorRole.SCHEDULER:
             self._ledger = LoadLedger(
@@ -73,9 +74,11 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
     # Scheduler side
 
     def on_new_request(self, request: Any) -> None:
-        """As vLLM, and remember the request while it lasts."""
+        """As vLLM, and remember the request while it lasts, and which adapter's weights its objects depend on."""
         self._requests[request.request_id] = request
         super().on_new_request(request)
+        if request.lora_request is not None:
+            self._context(request.request_id).set_state(self._adapters.of(request.lora_request))
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """As vLLM, for hits that are worth loading: ``(0, False)`` for others, and after the timeout.
@@ -178,7 +181,11 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
 
     def _forbid_outer(self, request_id: str) -> None:
         # vLLM's own filter of a request ("kv_load_tiers"), set where it is kept: L1 is looked up whatever it says.
-        self.connector_scheduler._req_status[request_id].req_context.load_tier_filter = _NO_TIER
+        self._context(request_id).load_tier_filter = _NO_TIER
+
+    def _context(self, request_id: str) -> Any:
+        """Return what vLLM's tiers are told of the request."""
+        return self.connector_scheduler._req_status[request_id].req_context
 
     def _came_from_l2(self, request: Any, tokens: int) -> bool:
         if not self._judge().was_deferred(request.request_id):

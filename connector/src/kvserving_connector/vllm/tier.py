@@ -11,7 +11,8 @@ import inspect
 import json
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -41,6 +42,7 @@ from kvserving_connector.store.namespace import Namespace, minor
 from kvserving_connector.store.open import open_store
 from kvserving_connector.store.tally import Event, Tally
 from kvserving_connector.store.transfers import Finished, Item, Transfers
+from kvserving_connector.vllm.identity import Adapter
 
 PROBE_SECONDS = 2.0
 """A probe that takes longer is a miss: the request waits for it before it is computed."""
@@ -111,7 +113,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._tenant = tenant or ""
         self._identity = dict(identity) if identity is not None else _fallback_identity(share_across_versions)
         self._engine = "" if share_across_versions else minor(vllm.__version__)
-        self._digest: bytes | None = None
+        self._spaces: dict[Adapter | None, _Space] = {}
         self._tally = Tally()
         self._failed = FailedKeys()
         # Keys of which nothing is known but that the store did not answer in time: asked for again once it answers.
@@ -128,27 +130,29 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             # By its medium vLLM takes the tier for a disk; a server's hits have no name of their own (0.32 and newer).
             self.cache_hit_source = type(source)("external_unspecified")
         self._transfers = Transfers(client, slots, self._tally)
-        self._lookup_manager = _Prober(tier_type, client, self._tally, lambda: self.namespace)
+        self._lookup_manager = _Prober(tier_type, client, self._tally, self._space)
 
-    @property
-    def namespace(self) -> bytes:
-        """Digest of everything that objects in the store depend on.
+    def _space(self, req_context: Any) -> _Space:
+        """Return the namespace of a request's objects.
 
         Known from the first request on: vLLM settles the root of its block hashes after it has made the tiers.
         """
-        if self._digest is None:
+        adapter: Adapter | None = req_context.get_state(Adapter)
+        space = self._spaces.get(adapter)
+        if space is None:
             root = getattr(kv_cache_utils, "NONE_HASH", None)
+            more = {} if adapter is None else {"adapter": adapter.name, "adapter_weights": adapter.weights}
             namespace = _namespace(
                 self._offloading_spec.config,
                 chunk_bytes=self._chunk_bytes,
                 hash_root=bytes(root).hex() if root is not None else "",
                 tenant=self._tenant,
                 engine=self._engine,
-                identity=self._identity,
+                identity={**self._identity, **more},
             )
-            self._digest = namespace.digest()
-            self._lookup_manager.about = about_key(self._digest), json.dumps(namespace.facts(), sort_keys=True).encode()
-        return self._digest
+            about = json.dumps(namespace.facts(), sort_keys=True).encode()
+            space = self._spaces[adapter] = _Space(namespace.digest(), about)
+        return space
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
         """Say whether the store has the chunk; RETRY while it is asked, for ``PROBE_SECONDS`` at most."""
@@ -241,7 +245,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._partial.add(job.job_id)
             items = items[: max(0, room)]
         deadline = getattr(job, "submit_time", time.monotonic()) + self._timeout
-        self._transfers.submit(job.job_id, items, self.namespace, deadline, load=load)
+        self._transfers.submit(job.job_id, items, self._space(job.req_context).digest, deadline, load=load)
 
     def _result(self, finished: Finished) -> JobResult:
         success = not finished.failed and finished.job not in self._partial
@@ -273,22 +277,30 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._pause = _FIRST_PAUSE
 
 
+@dataclass(frozen=True)
+class _Space:
+    """A namespace: digest of everything that its objects depend on, and the text that tells people what it is for."""
+
+    digest: bytes
+    about: bytes
+
+
 class _Prober(AsyncLookupManager):  # type: ignore[misc]
     """vLLM's look-up manager on a store: one batch per request and step, in a thread of its own."""
 
-    def __init__(self, tier_type: str, client: StoreClient, tally: Tally, namespace: Any) -> None:
+    def __init__(self, tier_type: str, client: StoreClient, tally: Tally, space: Callable[[Any], _Space]) -> None:
         self._client = client
         self._tally = tally
-        self._namespace = namespace
-        self.about: tuple[str, bytes] | None = None
-        """Key and text by which people are told what the namespace is for; written once, with the first look-up."""
+        self._space = space
+        self._told: set[bytes] = set()
         super().__init__(tier_type=tier_type)
 
     def batch_lookup(self, keys: list[Any], req_context: Any) -> Iterable[bool]:
         """Ask the store for all keys at once; what it does not answer is a miss."""
-        namespace = self._namespace()
-        self._tell()
-        answers = self._client.exists([object_name(namespace, key) for key in keys], time.monotonic() + PROBE_SECONDS)
+        space = self._space(req_context)
+        self._tell(space)
+        names = [object_name(space.digest, key) for key in keys]
+        answers = self._client.exists(names, time.monotonic() + PROBE_SECONDS)
         hits = sum(answer is True for answer in answers)
         if hits:
             self._tally.count(Event.HIT, number=hits)
@@ -297,12 +309,13 @@ class _Prober(AsyncLookupManager):  # type: ignore[misc]
                 self._tally.count(Event.MISS, answer or Reason.ABSENT)
         return [answer is True for answer in answers]
 
-    def _tell(self) -> None:
-        if self.about is None:
+    def _tell(self, space: _Space) -> None:
+        """Write what the namespace is for, with its first look-up."""
+        if space.digest in self._told:
             return
-        (key, text), self.about = self.about, None
+        self._told.add(space.digest)
         try:
-            self._client.put(key, (text,), time.monotonic() + PROBE_SECONDS)
+            self._client.put(about_key(space.digest), (space.about,), time.monotonic() + PROBE_SECONDS)
         except StoreFault as fault:
             logger.info("KVServing: the store was not told what its namespace is for: %s", fault)
 
