@@ -43,8 +43,11 @@ def offloading_config(url: str | Sequence[str], *, chunks: int = 32, **changes: 
         "identity": IDENTITY,
     }
     tier |= {name: value for name, value in changes.items() if name not in fields}
+    # vLLM 0.29 does not number its groups.
+    numbered = len(dataclasses.fields(OffloadingGroupConfig)) > 2
+    groups = tuple(OffloadingGroupConfig(16, (f"l{index}",), *([index] if numbered else [])) for index in range(2))
     config = OffloadingConfig(
-        groups=(OffloadingGroupConfig(16, ("l0",), 0), OffloadingGroupConfig(16, ("l1",), 1)),
+        groups=groups,
         worker_kv_bytes_per_block=CHUNK,
         enable_kv_cache_events=False,
         extra_config={"cpu_bytes_to_use": CHUNK * chunks, "secondary_tiers": [tier]},
@@ -91,7 +94,7 @@ class Engine:
         """Offload chunks as the device would, and wait until the tiers have finished with them."""
         context = self.request()
         output = self.manager.prepare_store(list(data), context)
-        for key, chunk in zip(output.keys_to_store, output.store_spec.chunk_ids, strict=True):
+        for key, chunk in zip(output.keys_to_store, _slots(output.store_spec), strict=True):
             self._slot(chunk)[:] = np.frombuffer(data[key], np.uint8)
         self.manager.complete_store(list(data), context)
         self.until(lambda: not self.manager.has_pending_work())
@@ -114,7 +117,7 @@ class Engine:
         found = {}
         if hits:
             spec = self.manager.prepare_load(hits, context)
-            found = {key: self._slot(chunk).tobytes() for key, chunk in zip(hits, spec.chunk_ids, strict=True)}
+            found = {key: self._slot(chunk).tobytes() for key, chunk in zip(hits, _slots(spec), strict=True)}
             self.manager.complete_load(hits, context)
         self.manager.on_request_finished(context)
         self.step()
@@ -128,6 +131,11 @@ class Engine:
 
     def close(self) -> None:
         self.manager.shutdown()
+
+
+def _slots(spec: Any) -> Any:
+    # Named blocks up to vLLM 0.29.
+    return spec.chunk_ids if hasattr(spec, "chunk_ids") else spec.block_ids
 
 
 @contextmanager
