@@ -352,8 +352,11 @@ def test_tls_with_an_authority_of_ones_own(start_server: Start, certificate: tup
             assert store.put(NAME, [BODY[:1000], BODY[1000:]], soon())
             assert read(store) == BODY
             assert store.exists([NAME], soon()) == [True]
-        with opened(address) as store:
-            assert reason(lambda: read(store)) is Reason.DENIED
+        with opened(address, credentials=Credentials(ca=certificate[1].read_text())) as store:
+            assert read(store) == BODY
+        for distrusting in (Credentials(), Credentials(ca="no certificate")):
+            with opened(address, credentials=distrusting) as store:
+                assert reason(lambda: read(store)) is Reason.DENIED
 
 
 def copy(source: socket.socket, target: socket.socket) -> None:

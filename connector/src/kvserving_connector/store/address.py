@@ -12,6 +12,7 @@ USERNAME = "KVSERVING_STORE_USERNAME"
 PASSWORD = "KVSERVING_STORE_PASSWORD"  # noqa: S105 - the name of a variable
 PASSWORD_FILE = "KVSERVING_STORE_PASSWORD_FILE"  # noqa: S105
 CA_FILE = "KVSERVING_STORE_CA_FILE"
+CA = "KVSERVING_STORE_CA"
 
 _DEFAULT_PORT = 6379
 _PLAIN = ("redis", "valkey")
@@ -70,21 +71,21 @@ def folder(url: str) -> Path:
 class Credentials:
     """User, password and certificate authority of a store.
 
-    A password file is read at every new connection, so that a rotated password is taken up.
+    A password file is read at every new connection, so that a rotated password is taken up. ``ca`` is a certificate in
+    PEM, ``ca_file`` the path of one; with either, the system's authorities are not trusted.
     """
 
     username: str = ""
     password_file: str = ""
     fixed_password: str = field(default="", repr=False)
     ca_file: str = ""
+    ca: str = ""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Credentials:
         """Read ``KVSERVING_STORE_*``; the file wins over the variable with the password itself."""
         source = os.environ if environment is None else environment
-        return cls(
-            source.get(USERNAME, ""), source.get(PASSWORD_FILE, ""), source.get(PASSWORD, ""), source.get(CA_FILE, "")
-        )
+        return cls(*(source.get(name, "") for name in (USERNAME, PASSWORD_FILE, PASSWORD, CA_FILE, CA)))
 
     def password(self) -> str:
         """Return the password, without the line end of its file; empty when there is none. Raises OSError."""

@@ -295,7 +295,10 @@ def _connect(address: Address, credentials: Credentials, seconds: float) -> sock
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not address.tls:
             return plain
-        context = ssl.create_default_context(cafile=credentials.ca_file or None)
+        try:
+            context = ssl.create_default_context(cafile=credentials.ca_file or None, cadata=credentials.ca or None)
+        except ssl.SSLError as error:
+            raise StoreFault(Reason.DENIED, f"the certificate authority cannot be read: {error.reason}") from None
         return context.wrap_socket(plain, server_hostname=address.host)
     except BaseException:
         plain.close()

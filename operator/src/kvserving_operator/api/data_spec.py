@@ -81,7 +81,11 @@ class L2(Section):
     region: Annotated[str, Field(min_length=1, max_length=64, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Region of the bucket."
     )
-    secret_ref: Name | None = Field(default=None, description="Secret with the credentials of the store.")
+    secret_ref: Name | None = Field(
+        default=None,
+        description="Secret with the credentials of the store: password, optionally username and ca.crt (external), or "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3).",
+    )
     tenant: Annotated[str, Field(min_length=1, max_length=128, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Keeps the objects of tenants apart in one store."
     )

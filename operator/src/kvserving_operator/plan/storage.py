@@ -105,7 +105,8 @@ def engine_env(ctx: Context, role: RoleName) -> list[dict[str, Any]]:
         return [secret_env("KVSERVING_STORE_PASSWORD", l2.secret_ref or ctx.names.store, PASSWORD_KEY)]
     if kind == "external" and l2.secret_ref is not None:
         user = secret_env("KVSERVING_STORE_USERNAME", l2.secret_ref, "username", optional=True)
-        return [user, secret_env("KVSERVING_STORE_PASSWORD", l2.secret_ref, PASSWORD_KEY)]
+        authority = secret_env("KVSERVING_STORE_CA", l2.secret_ref, "ca.crt", optional=True)
+        return [user, secret_env("KVSERVING_STORE_PASSWORD", l2.secret_ref, PASSWORD_KEY), authority]
     return []
 
 
