@@ -200,3 +200,41 @@ def test_whatever_is_measured_the_changes_and_the_exploration_are_bounded(
     bound = math.log2(cost.LAST_DWELL / cost.FIRST_DWELL) + 1 + len(samples) / cost.LAST_DWELL
     assert changes(decisions) <= bound
     assert explored <= refused / (cost.FIRST_PAUSE - 1)
+
+
+@given(
+    pattern=st.lists(
+        st.tuples(st.integers(1, 1023), st.floats(1e-6, 1e3), st.floats(1e-6, 1e3)), min_size=1, max_size=60
+    ),
+    repeats=st.integers(1, 40),
+)
+@settings(max_examples=60, deadline=None)
+def test_hits_of_any_length_change_the_choice_for_unseen_ones_no_more_often(
+    pattern: list[tuple[int, float, float]], repeats: int
+) -> None:
+    samples = pattern * repeats
+    model = taught(lambda _: 0.1, lambda _: 0.1, (1023,))
+    decisions, explored, refused = [], 0, 0
+    for hit, load, compute in samples:
+        verdict = model.decide_unseen("l1", 1023, 1024)
+        if verdict.measuring:
+            explored += 1
+        else:
+            decisions.append(verdict.load)
+            refused += not verdict.load
+        model.observe_load("l1", hit, load, 1023)
+        model.observe_prefill(1024, compute)
+    bound = math.log2(cost.LAST_DWELL / cost.FIRST_DWELL) + 1 + len(samples) / cost.LAST_DWELL
+    assert changes(decisions) <= bound
+    assert explored <= refused / (cost.FIRST_PAUSE - 1)
+
+
+def test_an_unseen_hit_is_expected_to_be_as_long_as_those_before() -> None:
+    model = CostModel()
+    assert model.expected("l2", 8191) == 8191
+    for _ in range(cost.EVIDENCE):
+        model.observe_load("l2", 2048, 1.0, 8191)
+    assert model.expected("l2", 8191) == 2048
+    assert model.expected("l2", 1000) == 1000
+    with pytest.raises(ValueError, match="cannot be"):
+        model.decide_unseen("l2", 0, 1000)

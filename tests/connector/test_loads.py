@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvserving_connector.core import cost
+from kvserving_connector.core import cost, loads
 from kvserving_connector.core.loads import LoadLedger, Loads, Tier
 
 
@@ -21,8 +21,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def ledger(clock: Clock, loads: Loads = Loads.AUTO, has_l2: bool = True, timeout_s: float = 30.0) -> LoadLedger:
-    return LoadLedger(loads=loads, has_l2=has_l2, timeout_s=timeout_s, clock=clock)
+def ledger(clock: Clock, policy: Loads = Loads.AUTO, has_l2: bool = True, timeout_s: float = 30.0) -> LoadLedger:
+    return LoadLedger(loads=policy, has_l2=has_l2, timeout_s=timeout_s, clock=clock)
 
 
 def slow_tier(book: LoadLedger, tier: Tier) -> None:
@@ -128,7 +128,7 @@ def test_a_tier_that_was_not_asked_counts_what_it_could_have_given(clock: Clock)
 
 
 @pytest.mark.parametrize(
-    ("loads", "has_l2", "l1", "l2"),
+    ("policy", "has_l2", "l1", "l2"),
     [
         (Loads.NEVER, True, True, False),
         (Loads.ALWAYS, True, True, True),
@@ -136,8 +136,8 @@ def test_a_tier_that_was_not_asked_counts_what_it_could_have_given(clock: Clock)
         (Loads.ALWAYS, False, True, False),
     ],
 )
-def test_a_rule_is_about_the_outermost_tier(clock: Clock, loads: Loads, has_l2: bool, l1: bool, l2: bool) -> None:
-    book = ledger(clock, loads, has_l2)
+def test_a_rule_is_about_the_outermost_tier(clock: Clock, policy: Loads, has_l2: bool, l1: bool, l2: bool) -> None:
+    book = ledger(clock, policy, has_l2)
     assert book.may_ask_outer("r", 1000) is l2
     assert book.takes("r", 900, 1000) is l1
 
@@ -148,7 +148,35 @@ def test_always_holds_against_every_measurement(clock: Clock) -> None:
     assert all(book.may_ask_outer(str(number), 1000) for number in range(100))
 
 
-def test_a_silent_tier_is_given_up_once_for_all_who_wait(clock: Clock) -> None:
+def test_with_always_what_was_read_from_l2_is_taken_from_l1_too(clock: Clock) -> None:
+    book = refused(ledger(clock, Loads.ALWAYS), Tier.L1)
+    for number in range(100):
+        assert book.may_ask_outer(str(number), 1000)
+        assert not book.deferred(str(number))
+        assert book.takes(str(number), 900, 1000)
+
+
+def test_with_never_l1_is_judged(clock: Clock) -> None:
+    book = refused(ledger(clock, Loads.NEVER), Tier.L1)
+    assert not book.may_ask_outer("r", 1000)
+    assert not book.takes("r", 900, 1000)
+    book.allocated("r", 0, from_l2=False)
+    tally = book.drain()
+    assert tally is not None
+    assert tally.skipped == {Tier.L1: 1}
+
+
+def wait(book: LoadLedger, clock: Clock, request: str, seconds: float) -> bool:
+    """Ask for the request in steps of 0.1 s; return whether it is given up."""
+    for _ in range(round(seconds / 0.1)):
+        if book.deferred(request):
+            return True
+        book.stepped()
+        clock.now += 0.1
+    return book.deferred(request)
+
+
+def test_a_silent_tier_is_given_up_once_for_all_who_waited_long(clock: Clock) -> None:
     book = ledger(clock, timeout_s=30.0)
     for request in ("a", "b"):
         assert book.may_ask_outer(request, 1000)
@@ -159,15 +187,147 @@ def test_a_silent_tier_is_given_up_once_for_all_who_wait(clock: Clock) -> None:
     assert book.deferred("a")
     assert book.gave_up("a")
     assert book.deferred("b")
-    # While it is silent, nobody new goes there; later it gets another chance.
+    # While it is silent, nobody new goes there, or waits for what was asked before; later it gets another chance.
     assert not book.may_ask_outer("c", 1000)
     assert book.deferred("c")
-    clock.now += 30.0
+    clock.now += loads.FIRST_STALL
     assert book.may_ask_outer("d", 1000)
     assert not book.deferred("d")
     tally = book.drain()
     assert tally is not None
     assert tally.timeouts == 3
+
+
+def test_one_late_request_does_not_give_up_those_that_have_just_come(clock: Clock) -> None:
+    book = ledger(clock, timeout_s=30.0)
+    assert book.may_ask_outer("slow", 1000)
+    assert not wait(book, clock, "slow", 29.0)
+    assert book.may_ask_outer("fine", 1000)
+    assert not book.deferred("fine")
+    assert wait(book, clock, "slow", 2.0)
+    assert not book.deferred("fine")
+    assert not book.gave_up("fine")
+
+
+def silence(book: LoadLedger, clock: Clock, request: str) -> float:
+    """Let the request wait for the whole timeout; return how long nobody goes to L2 then."""
+    assert book.may_ask_outer(request, 1000)
+    assert wait(book, clock, request, 30.1)
+    began, number = clock.now, 0
+    while not book.may_ask_outer(f"{request} {number}", 1000):
+        clock.now += 0.25
+        number += 1
+    return clock.now - began
+
+
+def test_nobody_goes_to_a_silent_tier_for_longer_each_time_until_it_answers(clock: Clock) -> None:
+    book = ledger(clock, timeout_s=30.0)
+    assert [silence(book, clock, f"r{number}") for number in range(6)] == pytest.approx([1, 2, 4, 8, 16, 30])
+    assert silence(book, clock, "later") == pytest.approx(30)
+    assert book.may_ask_outer("answered", 1000)
+    assert not book.deferred("answered")
+    assert book.takes("answered", 900, 1000)
+    assert silence(book, clock, "again") == pytest.approx(1)
+
+
+def test_an_answer_ends_the_silence(clock: Clock) -> None:
+    book = ledger(clock)
+    for request in ("slow", "fine"):
+        assert book.may_ask_outer(request, 1000)
+    assert wait(book, clock, "slow", 30.1)
+    assert not book.deferred("fine")
+    assert not book.may_ask_outer("kept away", 1000)
+    assert book.takes("fine", 900, 1000)
+    assert book.may_ask_outer("next", 1000)
+
+
+def test_every_request_that_a_silence_kept_from_the_tier_is_counted(clock: Clock) -> None:
+    book = ledger(clock)
+    assert book.may_ask_outer("slow", 1000)
+    assert wait(book, clock, "slow", 30.1)
+    for number in range(3):
+        assert not book.may_ask_outer(str(number), 1000)
+        book.allocated(str(number), 400, from_l2=False)
+    tally = book.drain()
+    assert tally is not None
+    assert (tally.timeouts, tally.skipped) == (1, {Tier.L2: 3})
+    assert tally.skipped_tokens == {Tier.L2: 3 * 599}
+
+
+def test_a_request_that_is_asked_for_every_other_step_is_given_up_as_well(clock: Clock) -> None:
+    book = ledger(clock, timeout_s=30.0)
+    for every in (2, 20):
+        request, began = f"every {every}", clock.now
+        while not book.deferred(request) and clock.now < began + 2000:
+            for _ in range(every):
+                clock.now += 0.05
+                book.stepped()
+        assert clock.now - began <= 30.1 if every == 2 else clock.now - began <= every * 30.1
+
+
+def test_loads_whose_end_is_never_reported_take_bounded_memory(clock: Clock) -> None:
+    book = ledger(clock)
+    for number in range(2 * loads.MAX_ENDED):
+        book.may_ask_outer(str(number), 1000)
+        book.takes(str(number), 900, 1000)
+        book.allocated(str(number), 900, from_l2=False)
+        book.finished(str(number))
+    assert len(book._loading) == len(book._ended) == loads.MAX_ENDED
+    # What is reported late all the same is measured.
+    book.received(str(2 * loads.MAX_ENDED - 1))
+    tally = book.drain()
+    assert tally is not None
+    assert tally.loads == {Tier.L1: 1}
+    assert len(book._loading) == len(book._ended) == loads.MAX_ENDED - 1
+
+
+def serve(book: LoadLedger, clock: Clock, request: str, prompt: int, hit: int, seconds: float) -> int:
+    """Serve a request whose hit takes L2 so long, with 0.1 ms to compute a token; return what was loaded."""
+    loaded = 0
+    if book.may_ask_outer(request, prompt) and hit:
+        assert not book.deferred(request)
+        book.stepped()
+        clock.now += seconds
+        if book.takes(request, hit, prompt):
+            loaded = hit
+    book.allocated(request, loaded, from_l2=loaded > 0)
+    book.received(request)
+    book.prefill_started(request, prompt - loaded)
+    clock.now += 1e-4 * (prompt - loaded)
+    book.prefill_ended(request)
+    book.finished(request)
+    return loaded
+
+
+@pytest.mark.parametrize("hits", [(2048,), (1500, 2600), (300, 8000)])
+def test_a_slow_tier_is_refused_on_partial_hits_as_well(clock: Clock, hits: tuple[int, ...]) -> None:
+    book = ledger(clock)
+    for number in range(50):
+        serve(book, clock, f"miss {number}", 8192, 0, 0.0)
+    taken = [serve(book, clock, str(n), 8192, hits[n % len(hits)], 20.0) > 0 for n in range(300)]
+    assert sum(taken) < 25
+    assert sum(taken[-100:]) <= 2
+    # A refused request counts what it would typically have had.
+    tally = book.drain()
+    assert tally is not None
+    typical = sum(hits) / len(hits)
+    assert tally.skipped_tokens[Tier.L2] / tally.skipped[Tier.L2] == pytest.approx(typical, rel=0.5)
+
+
+def test_a_fast_tier_is_taken_on_partial_hits(clock: Clock) -> None:
+    book = ledger(clock)
+    for number in range(50):
+        serve(book, clock, f"miss {number}", 8192, 0, 0.0)
+    assert all(serve(book, clock, str(n), 8192, 2048, 0.01) for n in range(300))
+
+
+def test_a_tier_that_recovers_is_found_again_on_partial_hits(clock: Clock) -> None:
+    book = ledger(clock)
+    for number in range(50):
+        serve(book, clock, f"miss {number}", 8192, 0, 0.0)
+    for seconds, taken in ((20.0, False), (0.01, True)):
+        last = [serve(book, clock, f"{seconds} {n}", 8192, 2048, seconds) > 0 for n in range(2000)][-200:]
+        assert sum(last) > 190 if taken else sum(last) < 10
 
 
 def test_prefill_is_measured_from_its_first_step_to_its_first_token(clock: Clock) -> None:

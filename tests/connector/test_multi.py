@@ -249,6 +249,10 @@ def test_what_the_operator_renders_is_taken(monkeypatch: pytest.MonkeyPatch, tmp
         ([{**child("Scripted"), "engine_id": "x"}], r"connectors\[0\] \(Scripted\)\.engine_id must be left out"),
         ([], r"connectors=\[\] must list"),
         (
+            [child("TieredOffloadConnector"), child("Scripted"), child("TieredOffloadConnector")],
+            r"connectors\[2\] \(TieredOffloadConnector\): a second L1 .*connectors\[0\]",
+        ),
+        (
             [child("OffloadingConnector"), child("OffloadingConnector", module=None)],
             r"connectors\[1\] \(OffloadingConnector\): two classes of one name \(tests.*and vllm\.",
         ),

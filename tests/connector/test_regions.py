@@ -39,7 +39,7 @@ def left_by(engine_id: str, pod: str) -> Path:
 def test_the_next_engine_of_a_pod_removes_what_earlier_ones_left_and_keeps_its_own(pod: str) -> None:
     stale = [left_by("before", pod), left_by("before_dp1", pod)]
     own = [left_by("now_dp0", pod), left_by("now_dp1", pod)]
-    others = [left_by("before", f"{pod}-2")]
+    others = [left_by("before", f"{pod}-2"), left_by("before", f"{pod}.b")]
     regions.remove_stale("now_dp0", pod)
     assert [path for path in stale if path.exists()] == []
     assert all(path.exists() for path in [*own, *others])
@@ -50,6 +50,15 @@ def test_a_region_in_use_stays(pod: str) -> None:
     regions.remove_stale("now", pod)
     assert Path(region.mmap_path).exists()
     region.cleanup()
+
+
+def test_a_region_that_another_engine_is_about_to_map_stays(pod: str) -> None:
+    path = left_by("other", pod)
+    with path.open("r+b"):
+        regions.remove_stale("now", pod)
+        assert path.exists()
+    regions.remove_stale("now", pod)
+    assert not path.exists()
 
 
 def test_without_a_pod_nothing_is_renamed_or_removed(pod: str) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,10 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from kvserving_operator.local import cache
+from kvserving_operator.cli import cache as cli
+from kvserving_operator.local import cache, client, store_ping, stores
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.state import PodState, State
+from kvserving_operator.plan import ports, storage
 
 METRICS = """
 # HELP vllm:prefix_cache_queries_total tokens
@@ -126,3 +134,89 @@ def test_why_the_store_does_not_answer_is_told(tmp_path: Path) -> None:
     python.chmod(0o755)
     with pytest.raises(LocalError, match="the store cannot be asked: denied: wrong password"):
         cache.ask(cache.Access(("redis://a:1",), None, str(python), {}), "usage")
+
+
+def test_what_a_store_says_reaches_no_terminal_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"model": "m\x1b]0;owned\x07\x1b[2J\nFAKE LINE", "tenant": "\u202e\ud800t"}
+    held = {"namespaces": [{"namespace": "ab" * 16, "objects": 1, "bytes": 1, "about": about}],
+            "used_bytes": 1, "limit_bytes": None}  # fmt: skip
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '%s' {shlex.quote(json.dumps(held))}\n")
+    python.chmod(0o755)
+    reached = cache.Access(("redis://a:1",), None, str(python), {})
+    monkeypatch.setattr(client, "running", lambda _name: state())
+    monkeypatch.setattr(cache, "access", lambda _state: reached)
+    done = CliRunner().invoke(cli.command, ["usage", "svc"], standalone_mode=False)
+    shown = done.output.splitlines()[-1]
+    assert "FAKE LINE" in shown
+    assert shown.isprintable()
+    asked = CliRunner().invoke(cli.command, ["purge", "svc", f"--namespace={'ab' * 16}"], input="n\n")
+    assert "FAKE LINE" in asked.output
+    assert "\x1b" not in asked.output
+    assert "\x1b" not in capsys.readouterr().out
+    python.write_text("#!/bin/sh\nprintf 'protocol: \\033[2J' >&2\nexit 1\n")
+    with pytest.raises(LocalError) as told:
+        cache.ask(reached, "usage")
+    assert str(told.value).isprintable()
+
+
+PASSWORDS = [
+    "plain",
+    "a b",
+    'q"u"o',
+    "back\\slash\\",
+    "\\",
+    '"',
+    "\\n\\x41",
+    "$(id)`id`$HOME",
+    "%s%d",
+    "'&/#;",
+    "pässwörd",
+]
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+@pytest.mark.parametrize("password", PASSWORDS)
+def test_the_store_is_configured_with_any_password(tmp_path: Path, password: str, end: str) -> None:
+    (tmp_path / "valkey-server").symlink_to("/bin/cat")
+    (tmp_path / "password").write_text(password + end, newline="")
+    done = subprocess.run(
+        ["sh", "-c", storage._START, "valkey"], env=beside(tmp_path), capture_output=True, text=True, check=True
+    )
+    escaped = password.replace("\\", "\\\\").replace('"', '\\"')
+    assert done.stdout == f'requirepass "{escaped}"\n'
+
+
+def beside(folder: Path, **more: str) -> dict[str, str]:
+    path = os.pathsep.join((str(folder), os.environ["PATH"]))
+    return {"PATH": path, "KVSERVING_STORE_PASSWORD_FILE": str(folder / "password"), **more}
+
+
+@pytest.mark.skipif(stores.server() is None, reason="no valkey-server")
+@pytest.mark.parametrize("password", ['"\\q "x\\n\\', "pässwörd $HOME"])
+def test_the_deployed_store_takes_the_password_that_engines_send(tmp_path: Path, password: str) -> None:
+    stores.search_path(tmp_path / "bin")
+    (tmp_path / "bin" / "password").write_text(f"{password}\r\n", newline="")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    line = ["sh", "-c", storage._START, "valkey", "--port", f"{port}", "--bind", "127.0.0.1", "--save", ""]
+    process = subprocess.Popen(line, env=beside(tmp_path / "bin"), stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        answer, deadline = "", time.monotonic() + 10
+        while not answer:
+            try:
+                answer = store_ping.ping("127.0.0.1", port, password)
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert answer == "PONG"
+        assert "WRONGPASS" in store_ping.ping("127.0.0.1", port, f"{password}x")
+        environment = beside(tmp_path / "bin", KVSERVING_BIND_ADDRESS="127.0.0.1")
+        ask = storage._ASK.replace(f"-p {ports.STORE}", f"-p {port}")
+        assert subprocess.run(["sh", "-c", ask], env=environment, check=False).returncode == 0
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

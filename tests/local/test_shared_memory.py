@@ -27,7 +27,7 @@ time.sleep(600)
 
 
 def path() -> Path:
-    return shared_memory.FOLDER / f"kvserving_test_{secrets.token_hex(8)}"
+    return shared_memory.FOLDER / f"psm_test_{secrets.token_hex(8)}"
 
 
 def holder(file: Path, **environment: str) -> subprocess.Popen[bytes]:
@@ -84,3 +84,19 @@ def test_what_the_reaper_kills_leaves_no_shared_memory() -> None:
     assert end_instance(instance, grace=0.0) == 1
     assert process.wait() == -signal.SIGKILL
     assert not file.exists()
+
+
+def test_a_model_that_people_keep_in_shared_memory_stays() -> None:
+    folder = shared_memory.FOLDER / f"models-{secrets.token_hex(8)}"
+    folder.mkdir()
+    files = [folder / "psm_model.safetensors", folder.with_suffix(".safetensors")]
+    processes = [holder(file) for file in files]
+    try:
+        assert shared_memory.mapped([process.pid for process in processes]) == set()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+        for file in files:
+            file.unlink()
+        folder.rmdir()

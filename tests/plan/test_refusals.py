@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import yaml
 from tests import specs
@@ -142,3 +144,23 @@ def test_speculation_on_both_roles_alike_is_allowed() -> None:
     args = ['--speculative-config={"method":"eagle"}']
     assert faults(pair(prefill={"args": args}, decode={"args": args})) == ""
     assert faults(pair(engine={"args": args})) == ""
+
+
+@pytest.mark.parametrize(
+    ("cache", "told"),
+    [
+        ({"l1": {"size": 1}}, "spec.cache.l1.size: 1 holds no chunk of a model's KV: give it some GiB"),
+        ({"l1": {"size": "8Mi"}}, "spec.cache.l1.size: 8Mi holds no chunk"),
+        ({"l2": {}}, "spec.cache.l2: names no store: set size for a Valkey that is deployed, or type"),
+        (
+            {"l2": {"size": "1Gi", "replicas": 32}},
+            "spec.cache.l2.size: 1Gi leaves less than 64Mi for each of 32 shards",
+        ),
+    ],
+)
+def test_a_tier_that_would_hold_nothing_is_refused(cache: dict[str, Any], told: str) -> None:
+    assert told in faults(pair(cache=cache))
+
+
+def test_a_tier_that_is_switched_off_is_none() -> None:
+    assert faults(pair(cache={"l1": {"size": "16Mi"}, "l2": {"type": "none"}})) == ""

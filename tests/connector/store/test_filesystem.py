@@ -15,7 +15,7 @@ from tests.connector.store.servers import expect, wait_for
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.filesystem import FileStore
-from kvserving_connector.store.sweeper import TEMPORARY, Sweeper
+from kvserving_connector.store.sweeper import TEMPORARY, Sweeper, temporary_path
 
 BODY = os.urandom(200_000)
 MIB = 2**20
@@ -274,12 +274,12 @@ def test_age_evicts_whatever_the_bytes_and_empty_folders_go(tmp_path: Path) -> N
 def test_temporary_files_that_nobody_finished_go_after_a_while(tmp_path: Path) -> None:
     now = time.time()
     (tmp_path / TEMPORARY).mkdir()
-    for name, age in (("stale", 3600), ("fresh", 10)):
-        path = tmp_path / TEMPORARY / name
+    stale, fresh = (tmp_path / temporary_path() for _ in range(2))
+    for path, seconds in ((stale, 3600), (fresh, 10)):
         path.write_bytes(b"x")
-        os.utime(path, (now - age, now - age))
+        os.utime(path, (now - seconds, now - seconds))
     Sweeper(tmp_path, MIB, clock=lambda: now).sweep()
-    assert [path.name for path in (tmp_path / TEMPORARY).iterdir()] == ["fresh"]
+    assert list((tmp_path / TEMPORARY).iterdir()) == [fresh]
 
 
 def test_two_sweeps_at_once_are_one(tmp_path: Path) -> None:

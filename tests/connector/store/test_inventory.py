@@ -12,6 +12,7 @@ import pytest
 from tests.connector.store.servers import Server
 
 from kvserving_connector.store.address import Credentials
+from kvserving_connector.store.client import StoreFault
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.framing import object_name
 from kvserving_connector.store.inventory import ListedStore, about_key, holdings, purge
@@ -92,3 +93,41 @@ def test_the_command_answers_in_json_and_takes_the_password_from_the_environment
     assert "denied" in refused.stderr
     assert "another" not in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_keys_of_another_type_and_names_that_are_none_of_ours_hide_nothing(start_server: Start) -> None:
+    server = start_server()
+    store = ValkeyStore([server.address], Credentials())
+    name = A[:16].hex().encode()
+    server.command(b"SET", b"kv1-%b-0" % name, b"x" * 100)
+    server.command(b"SET", b"kv1-%b-\xff" % name, b"x")
+    server.command(b"SET", b"kv1-" + b"\x1b" * 32 + b"-0", b"x")
+    server.command(b"LPUSH", b"kv1-%b-1" % name, b"x")
+    server.command(b"LPUSH", b"kv1-%b-about" % name, b"x")
+    (found,) = holdings(store, soon())
+    assert (found.namespace, found.objects, found.bytes, found.about) == (name.decode(), 2, 100, None)
+    assert purge(store, name.decode(), soon()).objects == 2
+    assert server.command(b"DBSIZE") == 2
+    assert holdings(store, soon()) == []
+
+
+def test_a_refusal_among_sizes_is_told_and_the_next_answer_is_right(start_server: Start) -> None:
+    server = start_server()
+    server.command(b"SET", b"kv1-0-0", b"x")
+    server.command(b"SET", b"kv1-0-1", b"x")
+    server.command(b"ACL", b"SETUSER", b"default", b"-strlen")
+    store = ValkeyStore([server.address], Credentials())
+    with pytest.raises(StoreFault, match="NOPERM"):
+        list(store.listing("kv1-", soon()))
+    server.command(b"ACL", b"SETUSER", b"default", b"+strlen")
+    deadline = soon()
+    while store.exists(["kv1-0-2", "kv1-0-0"], soon()) != [False, True]:
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("text", [b"[" * 9000, b'{"model": ' * 12 + b"1" + b"}" * 12, b"[1]"])
+def test_what_is_no_description_is_unknown(start_server: Start, text: bytes) -> None:
+    server = start_server()
+    server.command(b"SET", about_key(A).encode(), text)
+    (found,) = holdings(ValkeyStore([server.address], Credentials()), soon())
+    assert found.about is None

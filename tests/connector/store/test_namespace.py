@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,32 @@ def test_weights_of_one_shape_have_fingerprints_of_their_own(tmp_path: Path) -> 
     assert fingerprint(model(tmp_path / "e", weights + b"x")) != base
     (tmp_path / "f").mkdir()
     assert fingerprint(tmp_path / "f") == ""
+
+
+@pytest.mark.parametrize("changed", ["norm", "bias", "big"])
+def test_one_changed_tensor_changes_the_fingerprint(tmp_path: Path, changed: str) -> None:
+    """Such as by a training that leaves all others as they are."""
+    sizes = {"big": 40 * 2**20, "norm": 8192, "other": 30 * 2**20, "bias": 512}
+
+    def write(folder: str, value: dict[str, int]) -> Path:
+        offset, header, body = 0, {}, bytearray()
+        for name, size in sizes.items():
+            header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [offset, offset + size]}
+            body += bytes([value.get(name, 0)]) * size
+            offset += size
+        text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+        path = tmp_path / folder
+        path.mkdir()
+        (path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + body)
+        return path
+
+    assert fingerprint(write("base", {})) == fingerprint(write("same", {}))
+    assert fingerprint(tmp_path / "base") != fingerprint(write("other", {changed: 1}))
+
+
+@pytest.mark.parametrize(
+    "start", [b"", b"\x10" + bytes(7) + b"not json at all!", b"\xff" * 8, b"\x02" + bytes(7) + b"[]"]
+)
+def test_files_that_are_not_what_their_name_says_have_fingerprints_too(tmp_path: Path, start: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(start + bytes(2**21))
+    assert fingerprint(tmp_path) == fingerprint(tmp_path)

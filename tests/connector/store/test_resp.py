@@ -122,3 +122,17 @@ def test_a_short_deadline_holds_after_a_long_one_and_a_long_one_after_a_short_on
             connection.bulk_into(into, soon(0.2))
         assert 0.15 < time.monotonic() - began < STALL_SECONDS / 2
         connection.close()
+
+
+@pytest.mark.parametrize(("depth", "fine"), [(8, True), (9, False), (100_000, False)])
+def test_arrays_in_arrays_are_bounded(depth: int, fine: bool) -> None:
+    with socket_server(answering(b"*1\r\n" * depth + b":7\r\n", pieces=0)) as address:
+        connection = Connection(address, NO_CREDENTIALS, soon())
+        connection.send(encode(b"ANY"), soon())
+        if fine:
+            assert "7" in repr(connection.reply(soon()))
+        else:
+            with pytest.raises(StoreFault) as told:
+                connection.reply(soon())
+            assert told.value.reason is Reason.PROTOCOL
+        connection.close()

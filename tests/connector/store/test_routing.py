@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +85,14 @@ def test_credentials_come_from_a_file_before_the_variable(tmp_path: object) -> N
     assert Credentials.from_environment({"KVSERVING_STORE_PASSWORD": "other"}).password() == "other"
     assert Credentials.from_environment({}).password() == ""
     assert "other" not in repr(Credentials.from_environment({"KVSERVING_STORE_PASSWORD": "other"}))
+
+
+def test_a_password_ends_before_its_line_end_wherever_it_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    for end in ("\n", "\r\n", "\n\n"):
+        file.write_text(f"a word {end}", newline="")
+        assert Credentials(password_file=str(file)).password() == "a word "
+        assert Credentials.from_environment({"KVSERVING_STORE_PASSWORD": f"a word {end}"}).password() == "a word "
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 from tests.connector.store.servers import ended, wait_for
 
-from kvserving_connector.store.client import Part, Reason, StoreFault, Usage
+from kvserving_connector.store.client import WRONG_OBJECT, Part, Reason, StoreFault, Usage
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.framing import HEADER_BYTES, header, object_name
 from kvserving_connector.store.tally import Event, Tally
@@ -314,3 +314,32 @@ def test_jobs_from_many_threads_end_once_each(tmp_path: Path) -> None:
     assert all(len(job.done) + len(job.failed) == 8 for job in jobs)
     transfers.close()
     store.close()
+
+
+def test_given_up_jobs_leave_nothing_queued_while_the_store_hangs() -> None:
+    with rig() as it:
+        it.store.gate.clear()
+        it.run(load=True, seconds=30, keys=KEYS[:6])
+        for _ in range(50):
+            it.run(load=True, seconds=-1)
+            it.run(load=False, seconds=-1)
+            it.transfers.finished()
+        # The open job keeps what its four readers have not taken.
+        wait_for(lambda: len(it.transfers._queues[True]) == 2)
+        assert len(it.transfers._queues[False]) == 0
+        it.store.gate.set()
+        (last,) = it.end()
+        assert len(last.failed) == 6
+
+
+@pytest.mark.parametrize("reason", list(Reason))
+def test_only_keys_whose_object_is_absent_or_wrong_are_told_as_such(reason: Reason) -> None:
+    with rig() as it:
+        it.store.fault = StoreFault(reason)
+        it.run(load=True)
+        (finished,) = it.end()
+        assert set(finished.failed) == set(KEYS)
+        about_objects = reason is Reason.ABSENT or reason in WRONG_OBJECT
+        assert set(finished.wrong) == (set(KEYS) if about_objects else set())
+        assert finished.silent is (reason is Reason.TIMEOUT)
+        assert not finished.timed_out

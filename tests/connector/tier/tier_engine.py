@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from vllm.v1.kv_offload.base import LookupResult, ReqContext, ScheduleEndContext, make_offload_key
 from vllm.v1.kv_offload.config import (
     OffloadingCacheConfig,
@@ -21,6 +23,8 @@ from vllm.v1.kv_offload.config import (
     OffloadingParallelConfig,
 )
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+from kvserving_connector.store.filesystem import FileStore
 
 CHUNK = 4096
 IDENTITY = {"revision": "main"}
@@ -159,3 +163,16 @@ def stored(it: Engine, number: int) -> Engine:
 
 def files(tmp_path: Path) -> list[Path]:
     return sorted(path for path in (tmp_path / "l2").rglob("kv1-*") if path.is_file())
+
+
+def hold(monkeypatch: pytest.MonkeyPatch, method: str) -> threading.Event:
+    """Make every call of a store's method hang in the system until the event is set."""
+    release = threading.Event()
+    original = getattr(FileStore, method)
+
+    def hang(self: FileStore, *arguments: Any) -> Any:
+        release.wait(30)
+        return original(self, *arguments)
+
+    monkeypatch.setattr(FileStore, method, hang)
+    return release

@@ -121,17 +121,27 @@ class CostModel:
     prefill: Curve = field(default_factory=Curve)
     loads: dict[str, Curve] = field(default_factory=dict)
     _minds: dict[tuple[str, int], _Mind] = field(default_factory=dict)
+    _typical: dict[tuple[str, int], _Bucket] = field(default_factory=dict)
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         """Take the time from the first step of a request to its first token, for ``tokens`` that were computed."""
         self.prefill.observe(tokens, seconds)
 
-    def observe_load(self, tier: str, tokens: int, seconds: float) -> None:
-        """Take the time that the request waited for ``tokens`` of ``tier``."""
+    def observe_load(self, tier: str, tokens: int, seconds: float, most: int | None = None) -> None:
+        """Take the time that the request waited for ``tokens`` of ``tier``, of ``most`` that could have been a hit."""
         self.loads.setdefault(tier, Curve()).observe(tokens, seconds)
-        mind = self._minds.get((tier, tokens.bit_length()))
+        if most is not None:
+            self._typical.setdefault((tier, most.bit_length()), _Bucket()).observe(tokens, seconds)
+        mind = self._minds.get((tier, (most or tokens).bit_length()))
         if mind is not None and seconds < RETURN_BELOW * self.prefill.estimate(tokens):
             mind.pause = FIRST_PAUSE
+
+    def expected(self, tier: str, most: int) -> int:
+        """Return the typical hit where at most ``most`` tokens can be one; ``most`` while too few were observed."""
+        typical = self._typical.get((tier, most.bit_length()))
+        if typical is None or typical.count < EVIDENCE:
+            return most
+        return min(most, max(1, round(typical.tokens)))
 
     def decide(self, tier: str, hit: int, new: int) -> Verdict:
         """Choose for a request with ``new`` tokens to compute, ``hit`` of which ``tier`` holds.
@@ -141,11 +151,25 @@ class CostModel:
         if not 0 < hit <= new:
             raise ValueError(f"a hit of {hit} in {new} tokens cannot be")
         curve = self.loads.get(tier)
-        if curve is None or curve.evidence(hit) < EVIDENCE or self.prefill.evidence(new, around=1) < EVIDENCE:
+        return self._choose(tier, hit, new, size=hit, evidence=curve.evidence(hit) if curve else 0)
+
+    def decide_unseen(self, tier: str, most: int, new: int) -> Verdict:
+        """Choose like ``decide`` where the hit is not known, but for ``most``: it is judged by the expected one.
+
+        The choice is one for each size of ``most``, so that a typical hit that moves makes no further changes.
+        """
+        if not 0 < most <= new:
+            raise ValueError(f"a hit of {most} in {new} tokens cannot be")
+        typical, curve = self._typical.get((tier, most.bit_length())), self.loads.get(tier)
+        evidence = max(typical.count if typical else 0, curve.evidence(most) if curve else 0)
+        return self._choose(tier, self.expected(tier, most), new, size=most, evidence=evidence)
+
+    def _choose(self, tier: str, hit: int, new: int, *, size: int, evidence: int) -> Verdict:
+        if evidence < EVIDENCE or self.prefill.evidence(new, around=1) < EVIDENCE:
             return Verdict(load=True)
-        loading = curve.estimate(hit) + self.prefill.estimate(new - hit)
+        loading = self.loads[tier].estimate(hit) + self.prefill.estimate(new - hit)
         computing = self.prefill.estimate(new)
-        mind = self._minds.setdefault((tier, hit.bit_length()), _Mind())
+        mind = self._minds.setdefault((tier, size.bit_length()), _Mind())
         self._reconsider(mind, loading, computing)
         if not mind.computing:
             return Verdict(True, False, loading, computing)

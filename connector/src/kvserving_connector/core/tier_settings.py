@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 from kvserving_connector.core.loads import Loads
 
 CPU_SPEC = "CPUOffloadingSpec"
 TIERING_SPEC = "TieringOffloadingSpec"
+STORE_TIER = "SharedStoreTier"
 DEFAULT_LOAD_TIMEOUT_S = 30.0
 _POLICIES = ("lru", "arc")
 # Settings of vLLM's offloading that are handed on as they are.
@@ -89,6 +89,34 @@ class TierSettings:
         return config
 
 
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**63
+
+
+def _is_duration(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _LONGEST_S
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def _is_facts(value: Any) -> bool:
+    return isinstance(value, Mapping) and _is_texts([*value, *value.values()])
+
+
+_LONGEST_S = 1e9
+_STORE_SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "urls": (_is_texts, "a list of addresses"),
+    "load_timeout_s": (_is_duration, "a number of seconds greater than 0, such as 30"),
+    "share_across_versions": (lambda value: isinstance(value, bool), "true or false"),
+    "tenant": (lambda value: isinstance(value, str), "text"),
+    "max_bytes": (_is_count, "a whole number of bytes, at least 1"),
+    "max_inflight": (_is_count, "a whole number of chunks, at least 1"),
+    "identity": (_is_facts, "an object of texts"),
+}
+
+
 def refuse(name: str, value: Any, reason: str, way_out: str) -> ValueError:
     """Return the error for one setting: its name and value, the reason, and the way out."""
     return ValueError(f"kv_connector_extra_config.{name}={value!r}: {reason}; {way_out}")
@@ -96,7 +124,7 @@ def refuse(name: str, value: Any, reason: str, way_out: str) -> ValueError:
 
 def _refuse_unknown(extra: Mapping[str, Any]) -> None:
     known = _OURS | _TYPED | _PASSED_ON
-    for name in sorted(set(extra) - known):
+    for name in sorted(set(extra) - known, key=str):
         raise refuse(name, extra[name], "no such setting", f"remove it, or use one of {', '.join(sorted(known))}")
 
 
@@ -104,7 +132,7 @@ def _cpu_bytes(value: Any) -> int:
     way_out = "set it to the size of the tier in host memory, in bytes, all ranks together"
     if value is None:
         raise refuse("cpu_bytes_to_use", value, "it is required", way_out)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if not _is_count(value):
         raise refuse("cpu_bytes_to_use", value, "it must be a whole number of bytes, at least 1", way_out)
     return value
 
@@ -135,6 +163,14 @@ def _secondary_tiers(value: Any) -> tuple[Mapping[str, Any], ...]:
         if not isinstance(tier, Mapping) or not isinstance(tier.get("type"), str):
             # Settings of a store are not repeated here: they may hold credentials.
             raise ValueError(f"kv_connector_extra_config.secondary_tiers[{index}]: it has no type; {way_out}")
+        if tier["type"] == STORE_TIER:
+            for name, (holds, kind) in _STORE_SETTINGS.items():
+                if tier.get(name) is not None and not holds(tier[name]):
+                    # Not the value of urls: an address may hold a password.
+                    shown = "" if name == "urls" else f"={tier[name]!r}"
+                    raise ValueError(
+                        f"kv_connector_extra_config.secondary_tiers[{index}].{name}{shown}: it must be {kind}"
+                    )
     return tuple(dict(tier) for tier in value)
 
 
@@ -145,7 +181,7 @@ def _loads(value: Any) -> Loads:
 
 
 def _load_timeout(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if not _is_duration(value):
         way_out = f"set how long a request waits for a tier, such as {DEFAULT_LOAD_TIMEOUT_S:g}"
         raise refuse("load_timeout_s", value, "it must be a number of seconds greater than 0", way_out)
     return float(value)

@@ -88,7 +88,9 @@ class Credentials:
         return cls(*(source.get(name, "") for name in (USERNAME, PASSWORD_FILE, PASSWORD, CA_FILE, CA)))
 
     def password(self) -> str:
-        """Return the password, without the line end of its file; empty when there is none. Raises OSError."""
-        if not self.password_file:
-            return self.fixed_password
-        return Path(self.password_file).read_text(encoding="utf-8").rstrip("\r\n")
+        """Return the password without a line end, which a Secret made from a file has; empty when there is none.
+
+        Raises OSError and UnicodeDecodeError.
+        """
+        text = Path(self.password_file).read_text(encoding="utf-8") if self.password_file else self.fixed_password
+        return text.rstrip("\r\n")

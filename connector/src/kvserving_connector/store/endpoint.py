@@ -10,7 +10,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
@@ -19,14 +20,27 @@ from kvserving_connector.store.resp import STALL_SECONDS, Connection, ServerErro
 logger = logging.getLogger("vllm.kvserving")
 
 T = TypeVar("T")
+Request: TypeAlias = Callable[[Connection, float], None]
+"""Sends on a connection, until a deadline; receives nothing."""
+
+FAIR_SECONDS = 0.5
+"""A call whose deadline left it less says nothing about the server when it times out."""
 
 _FIRST_PAUSE = 0.25
 _LAST_PAUSE = 10.0
 _WRITE_PAUSE = 5.0
-# A call whose deadline left it less says nothing about the server when it times out.
-_FAIR_SECONDS = 0.5
 _DOWN = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.DENIED, Reason.UNAVAILABLE, Reason.PROTOCOL})
 _REFUSES_WRITES = frozenset({Reason.FULL, Reason.READ_ONLY})
+
+
+@dataclass(frozen=True)
+class Started:
+    """A request under way: its connection, and what is needed to make it again."""
+
+    connection: Connection
+    request: Request
+    began: float
+    reused: bool
 
 
 class Endpoint:
@@ -53,6 +67,10 @@ class Endpoint:
 
         Raises what the operation raises, or StoreFault when the server is down or the endpoint is closed.
         """
+        return self.finish(self.begin(_nothing, deadline), operation, deadline)
+
+    def begin(self, request: Request, deadline: float) -> Started:
+        """Run ``request`` on a connection that is the caller's until it calls ``finish``. Raises as ``call`` does."""
         if self._closed.is_set():
             raise StoreFault(Reason.CLOSED)
         if self._down is not None:
@@ -62,17 +80,33 @@ class Endpoint:
             connection = self._take()
             if connection is not None:
                 try:
-                    return self._run(connection, operation)
+                    self._guard(connection, lambda connection: request(connection, deadline))
+                    return Started(connection, request, began, reused=True)
+                except StoreFault as fault:
+                    if fault.reason is not Reason.UNREACHABLE:
+                        raise
+                    self._drop_idle()
+            return Started(self._fresh(request, deadline), request, began, reused=False)
+        except StoreFault as fault:
+            self._note(fault, began)
+            raise
+
+    def finish(self, started: Started, answer: Callable[[Connection], T], deadline: float) -> T:
+        """Run ``answer``, which receives what the request asked for. Both may run once more, as in ``call``."""
+        try:
+            if started.reused:
+                try:
+                    return self._run(started.connection, answer)
                 except ServerError:
                     raise
                 except StoreFault as fault:
                     if fault.reason is not Reason.UNREACHABLE:
                         raise
                     self._drop_idle()
-            return self._run(Connection(self.address, self._credentials, deadline), operation)
+                return self._run(self._fresh(started.request, deadline), answer)
+            return self._run(started.connection, answer)
         except StoreFault as fault:
-            if self._is_down(fault, self._clock() - began):
-                self._mark_down(fault)
+            self._note(fault, started.began)
             raise
 
     def check_writable(self) -> None:
@@ -91,24 +125,38 @@ class Endpoint:
         self._closed.set()
         self._drop_idle()
 
+    def _fresh(self, request: Request, deadline: float) -> Connection:
+        connection = Connection(self.address, self._credentials, deadline)
+        self._guard(connection, lambda connection: request(connection, deadline))
+        return connection
+
     def _run(self, connection: Connection, operation: Callable[[Connection], T]) -> T:
         try:
-            result = operation(connection)
+            result = self._guard(connection, operation)
         except ServerError:
             self._give_back(connection)
-            raise
-        except BaseException:
-            connection.close()
             raise
         self._give_back(connection)
         return result
 
     @staticmethod
-    def _is_down(fault: StoreFault, seconds: float) -> bool:
-        if isinstance(fault, ServerError) and fault.reason is Reason.PROTOCOL:
-            # One command that it refuses, or a key that another server of the cluster has.
-            return False
-        return fault.reason in _DOWN and (fault.reason is not Reason.TIMEOUT or seconds >= _FAIR_SECONDS)
+    def _guard(connection: Connection, operation: Callable[[Connection], T]) -> T:
+        """Run ``operation``; close the connection where it is unusable afterwards."""
+        try:
+            return operation(connection)
+        except ServerError:
+            raise
+        except BaseException:
+            connection.close()
+            raise
+
+    def _note(self, fault: StoreFault, began: float) -> None:
+        if isinstance(fault, ServerError) and (fault.of_key or fault.reason is Reason.PROTOCOL):
+            # One command that it refuses, or one key that it cannot serve.
+            return
+        fair = fault.reason is not Reason.TIMEOUT or self._clock() - began >= FAIR_SECONDS
+        if fault.reason in _DOWN and fair:
+            self._mark_down(fault)
 
     def _take(self) -> Connection | None:
         with self._lock:
@@ -159,3 +207,7 @@ class Endpoint:
             self._down = None
             logger.info("KVServing: store %s serves again", self.address)
             return
+
+
+def _nothing(_connection: Connection, _deadline: float) -> None:
+    pass

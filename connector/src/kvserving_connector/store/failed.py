@@ -1,4 +1,7 @@
-"""Keys whose read failed, for a while: what makes a failed load a miss instead of a loop."""
+"""What a store failed at, remembered for a while: keys, so that a failed load is a miss instead of a loop, and silence.
+
+For one thread each.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 
 class FailedKeys:
-    """A bounded, expiring set; the oldest key goes first. For one thread."""
+    """A bounded, expiring set; the oldest key goes first."""
 
     def __init__(self, seconds: float = 60.0, limit: int = 65536, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -45,3 +48,32 @@ class FailedKeys:
 
     def __len__(self) -> int:
         return len(self._until)
+
+
+class Pause:
+    """The time in which a store that kept somebody waiting is not asked: ``first`` seconds, then twice as long.
+
+    It grows once for an incident, up to ``last``: what was asked before a pause began and is late as well renews the
+    pause at most, and what is late during it changes nothing. An answer starts over with ``first``.
+    """
+
+    def __init__(self, first: float, last: float) -> None:
+        self._first = first
+        self._last = last
+        self._next = first
+        self._length = first
+        self._began = float("-inf")
+        self.until = float("-inf")
+
+    def late(self, asked: float, now: float) -> None:
+        """Note that what was asked for at ``asked`` has no answer ``now``."""
+        if now < self.until:
+            return
+        if asked >= self._began:
+            self._length, self._next = self._next, min(2 * self._next, self._last)
+        self._began = now
+        self.until = now + self._length
+
+    def answered(self) -> None:
+        """Note an answer; a pause under way goes on."""
+        self._next = self._length = self._first

@@ -1,31 +1,36 @@
 """A store of files in a directory that several engines may share, such as a claim mounted by all of them.
 
-One folder per namespace, two levels of folders by the first digits of the key. Files are written to a temporary file
-and renamed, never synced (one that a crash left empty or torn fails its checksum). They are evicted by last use when
-their bytes exceed the bound; see ``sweeper``.
+Files are written to a temporary file and renamed, never synced (one that a crash left empty or torn fails its
+checksum). They are evicted by last use when their bytes exceed the bound; see ``sweeper``, also for where they lie.
+What is no regular file is no object, whatever its name.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
 from kvserving_connector.store.client import Part, Reason, StoreFault, Usage, remaining
-from kvserving_connector.store.sweeper import TEMPORARY, Sweeper
+from kvserving_connector.store.sweeper import Sweeper, object_path, remove_empty, temporary_path, walk
 
 T = TypeVar("T")
 
 _TOUCH_SECONDS = 60.0
 _WRITE_PAUSE = 1.0
+_ATTEMPTS = 8
 
 _REASONS = {
     errno.ENOENT: Reason.ABSENT,
+    # A symbolic link, or a socket, under an object's name.
+    errno.ELOOP: Reason.ABSENT,
+    errno.ENXIO: Reason.ABSENT,
     errno.ENOSPC: Reason.FULL,
     errno.EDQUOT: Reason.FULL,
     errno.EFBIG: Reason.FULL,
@@ -76,9 +81,12 @@ class FileStore:
         self._check_open()
         remaining(deadline)
         try:
-            file = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
+            # O_NONBLOCK: to open a FIFO would wait for its writer.
+            file = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 status = os.fstat(file)
+                if not stat.S_ISREG(status.st_mode):
+                    raise StoreFault(Reason.ABSENT, "no regular file")
                 if status.st_size > len(into):
                     raise StoreFault(Reason.LENGTH, "an object longer than a chunk")
                 have = 0
@@ -124,26 +132,40 @@ class FileStore:
         """See StoreClient."""
         self._check_open()
         remaining(deadline)
+        path = self._path(key)
         try:
-            self._path(key).unlink()
+            path.unlink()
         except FileNotFoundError:
             return
         except OSError as error:
             raise _fault(error) from None
+        remove_empty(str(path.parent), self._root)
 
     def listing(self, prefix: str, deadline: float) -> Iterator[Sequence[tuple[str, int]]]:
-        """See ListedStore: a batch per folder."""
+        """See ListedStore: a batch per folder. What cannot be read is told after all that can be was yielded."""
         self._check_open()
-        for folder, _, names in os.walk(self._root, onerror=_raise_fault):
-            remaining(deadline)
-            batch = [(name, size) for name in names if name.startswith(prefix) and (size := _size(folder, name))]
-            if batch:
-                yield batch
+        refusals: list[OSError] = []
+        try:
+            for found in walk(self._root, refusals.append, prefix):
+                remaining(deadline)
+                named = ((os.path.basename(path), status.st_size) for path, status in found)
+                batch = [(name, size) for name, size in named if name.startswith(prefix)]
+                if batch:
+                    yield batch
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _fault(error) from None
+        if refusals:
+            raise _fault(refusals[0])
 
     def usage(self, deadline: float) -> Usage:
-        """See StoreClient: as of the last sweep, with what this engine wrote since."""
+        """See StoreClient: as of the last sweep, or else measured, with what this engine wrote since."""
         self._check_open()
-        return self._sweeper.usage()
+        try:
+            return self._sweeper.usage(deadline)
+        except OSError as error:
+            raise _fault(error) from None
 
     def close(self) -> None:
         """See StoreClient."""
@@ -151,18 +173,19 @@ class FileStore:
         self._sweeper.close()
 
     def _path(self, key: str) -> Path:
-        folder, _, leaf = key.rpartition("-")
-        if not folder or not leaf or "/" in key or key.startswith("."):
+        path = object_path(key)
+        if path is None:
             raise StoreFault(Reason.KEY, "no name of an object")
-        return self._root / folder / leaf[:2] / leaf[2:4] / key
+        return self._root / path
 
     def _is_there(self, key: str) -> bool | Reason:
         try:
-            os.stat(self._path(key))
+            return stat.S_ISREG(os.lstat(self._path(key)).st_mode)
+        except StoreFault as fault:
+            return fault.reason
         except OSError as error:
             reason = _fault(error).reason
             return False if reason is Reason.ABSENT else reason
-        return True
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -176,26 +199,21 @@ class FileStore:
     def _mark_used(self, file: int, last: float) -> None:
         if self._clock() - last < _TOUCH_SECONDS:
             return
-        try:
-            # The file system's own time, which is one for all engines.
-            os.utime(file)
-        except OSError as error:
-            # Read-only mounts and files of another user serve all the same; their owner evicts them.
-            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
-                raise
+        _touch(file)
 
     def _refresh(self, path: Path) -> bool:
         try:
-            os.utime(path)
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                return False
+            _touch(path)
         except FileNotFoundError:
             return False
         return True
 
     def _write(self, path: Path, parts: Sequence[Part]) -> None:
-        scratch = self._root / TEMPORARY
-        temporary = scratch / uuid.uuid4().hex
+        temporary = self._root / temporary_path()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        file = _with_folder(scratch, lambda: os.open(temporary, flags, 0o660))
+        file = _with_folder(temporary.parent, lambda: os.open(temporary, flags, 0o660))
         try:
             try:
                 _write_all(file, parts)
@@ -207,26 +225,25 @@ class FileStore:
             raise
 
 
-def _raise_fault(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
-        raise _fault(error)
-
-
-def _size(folder: str, name: str) -> int:
-    """Bytes of a file; 0 for one that was evicted meanwhile."""
+def _touch(file: int | Path) -> None:
+    """Mark a file as used, in the file system's own time, which is one for all engines."""
     try:
-        return os.stat(os.path.join(folder, name)).st_size
-    except FileNotFoundError:
-        return 0
+        os.utime(file)
+    except OSError as error:
+        # Read-only mounts and files of another user serve all the same; their owner evicts them.
+        if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+            raise
 
 
 def _with_folder(folder: Path, operation: Callable[[], T]) -> T:
-    """Run ``operation``; when a folder is missing, make it and try again: a sweep may remove empty ones meanwhile."""
-    for _ in range(3):
+    """Run ``operation``; when a folder is missing, make it and try again: others may remove empty ones at any time."""
+    for _ in range(_ATTEMPTS):
         try:
             return operation()
         except FileNotFoundError:
-            folder.mkdir(parents=True, exist_ok=True)
+            # It vanished again while it was made, or something else has its name: ``operation`` tells which.
+            with suppress(FileNotFoundError, FileExistsError):
+                folder.mkdir(parents=True, exist_ok=True)
     return operation()
 
 

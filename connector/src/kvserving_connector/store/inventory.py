@@ -14,6 +14,7 @@ PREFIX = f"kv{FORMAT_VERSION}-"
 _DIGITS = 32
 _ABOUT = "about"
 _LONGEST_ABOUT = 64 * 1024
+_DEEPEST_ABOUT = 8
 
 
 class ListedStore(StoreClient, Protocol):
@@ -49,7 +50,7 @@ def holdings(store: ListedStore, deadline: float) -> list[Holding]:
     for batch in store.listing(PREFIX, deadline):
         for key, size in batch:
             name = key[len(PREFIX) :].partition("-")[0]
-            if len(name) != _DIGITS or key in seen:
+            if not _is_namespace(name) or key in seen:
                 continue
             seen.add(key)
             holding = found.setdefault(name, Holding(name))
@@ -67,7 +68,7 @@ def purge(store: ListedStore, namespace: str, deadline: float) -> Holding:
     Engines that use it go on, and store again what they compute. Raises ValueError for a name that is no namespace,
     and StoreFault; what was removed before stays removed.
     """
-    if len(namespace) != _DIGITS or set(namespace) - set("0123456789abcdef"):
+    if not _is_namespace(namespace):
         raise ValueError(f"--namespace {namespace!r}: a namespace has {_DIGITS} hex digits, as `usage` shows them")
     removed = Holding(namespace)
     for batch in store.listing(f"{PREFIX}{namespace}-", deadline):
@@ -78,12 +79,24 @@ def purge(store: ListedStore, namespace: str, deadline: float) -> Holding:
     return removed
 
 
+def _is_namespace(name: str) -> bool:
+    return len(name) == _DIGITS and set(name) <= set("0123456789abcdef")
+
+
 def _about(store: StoreClient, key: str, deadline: float) -> Mapping[str, Any] | None:
     buffer = memoryview(bytearray(_LONGEST_ABOUT))
     try:
         length = store.get(key, buffer, deadline)
         text = json.loads(bytes(buffer[:length]))
-    except (StoreFault, ValueError):
+    except (StoreFault, ValueError, RecursionError):
         # Evicted between the listing and now, or written by something else: the numbers count.
         return None
-    return text if isinstance(text, dict) else None
+    return text if isinstance(text, dict) and _is_shallow(text, _DEEPEST_ABOUT) else None
+
+
+def _is_shallow(value: object, levels: int) -> bool:
+    """Say whether no more than ``levels`` containers lie in one another: whoever handles ``value`` recurses."""
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_shallow(each, levels - 1) for each in inner)

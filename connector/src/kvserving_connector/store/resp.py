@@ -21,6 +21,7 @@ _TIMEVAL = struct.Struct("@ll")
 _BUFFER_BYTES = 16384
 _MAX_LINE = 8192
 _MAX_ITEMS = 1_000_000
+_MAX_DEPTH = 8
 
 _REASONS = {
     "OOM": Reason.FULL,
@@ -36,7 +37,10 @@ _REASONS = {
     "ASK": Reason.UNAVAILABLE,
     "MISCONF": Reason.READ_ONLY,
     "NOREPLICAS": Reason.READ_ONLY,
+    "WRONGTYPE": Reason.FORMAT,
 }
+_OF_KEY = frozenset({"ASK", "MOVED", "TRYAGAIN", "CROSSSLOT", "WRONGTYPE"})
+_UNSERVED_SLOT = "Hash slot not served"
 
 
 class ServerError(StoreFault):
@@ -45,6 +49,11 @@ class ServerError(StoreFault):
     def __init__(self, message: str) -> None:
         self.code, _, self.rest = message.partition(" ")
         super().__init__(_REASONS.get(self.code, Reason.PROTOCOL), self.code)
+
+    @property
+    def of_key(self) -> bool:
+        """Whether it is about the key that was asked for, so that it says nothing of other keys."""
+        return self.code in _OF_KEY or (self.code == "CLUSTERDOWN" and self.rest.startswith(_UNSERVED_SLOT))
 
 
 class Connection:
@@ -66,6 +75,9 @@ class Connection:
             raise StoreFault(Reason.DENIED, f"certificate of {address}: {error.verify_message}") from None
         except OSError as error:
             raise StoreFault(Reason.UNREACHABLE, f"{address}: {error.strerror or type(error).__name__}") from None
+        except (ValueError, OverflowError):
+            # What the resolver's encoding refuses: an empty label, one longer than 63 characters, a port beyond 65535.
+            raise StoreFault(Reason.UNREACHABLE, f"{address}: no host name or port that can be connected to") from None
         # A plain socket blocks in the kernel, with the kernel's timeouts: one call and one wait for the interpreter's
         # lock for a whole body. TLS reads through a library, whose timeouts are Python's.
         self._plain = not isinstance(self._socket, ssl.SSLSocket)
@@ -86,13 +98,20 @@ class Connection:
             raise StoreFault(Reason.DENIED, "the password file is not UTF-8 text") from None
         if not password:
             return
-        words = [credentials.username.encode()] if credentials.username else []
-        self.send(encode(b"AUTH", *words, password.encode()), deadline)
+        try:
+            words = [word.encode() for word in (credentials.username, password) if word]
+        except UnicodeEncodeError:
+            raise StoreFault(Reason.DENIED, "the user or the password is not UTF-8 text") from None
+        self.send(encode(b"AUTH", *words), deadline)
         try:
             self.reply(deadline)
         except ServerError:
             # Whatever the words of the refusal: "ERR AUTH called without any password configured" counts as well.
             raise StoreFault(Reason.DENIED, "the server refuses the user or the password") from None
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait until an answer begins; only right after ``send``, with nothing buffered."""
+        return self._socket.fileno()
 
     def send(self, parts: Sequence[Part], deadline: float) -> None:
         """Send all parts. Raises StoreFault."""
@@ -175,7 +194,7 @@ class Connection:
         """Close the connection. Idempotent."""
         self._socket.close()
 
-    def _value(self, deadline: float) -> object:
+    def _value(self, deadline: float, depth: int = 0) -> object:
         line = self._line(deadline)
         kind, rest = line[:1], line[1:]
         if kind == b"+":
@@ -196,7 +215,9 @@ class Connection:
             number = _number(rest)
             if not -1 <= number <= _MAX_ITEMS:
                 raise StoreFault(Reason.PROTOCOL, "an array longer than any that is asked for")
-            return [self._value(deadline) for _ in range(number)] if number >= 0 else None
+            if depth == _MAX_DEPTH:
+                raise StoreFault(Reason.PROTOCOL, "arrays in arrays beyond any that are asked for")
+            return [self._value(deadline, depth + 1) for _ in range(number)] if number >= 0 else None
         raise StoreFault(Reason.PROTOCOL, "a reply of an unknown kind")
 
     def _line(self, deadline: float) -> bytes:
@@ -295,14 +316,20 @@ def _connect(address: Address, credentials: Credentials, seconds: float) -> sock
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not address.tls:
             return plain
-        try:
-            context = ssl.create_default_context(cafile=credentials.ca_file or None, cadata=credentials.ca or None)
-        except ssl.SSLError as error:
-            raise StoreFault(Reason.DENIED, f"the certificate authority cannot be read: {error.reason}") from None
-        return context.wrap_socket(plain, server_hostname=address.host)
+        return _tls(credentials).wrap_socket(plain, server_hostname=address.host)
     except BaseException:
         plain.close()
         raise
+
+
+def _tls(credentials: Credentials) -> ssl.SSLContext:
+    # Comments around a certificate may be in any script, which the library does not take from a text.
+    authority = credentials.ca.encode("ascii", "replace").decode("ascii")
+    try:
+        return ssl.create_default_context(cafile=credentials.ca_file or None, cadata=authority or None)
+    except (OSError, ValueError) as error:
+        why = (getattr(error, "reason", None) or getattr(error, "strerror", None)) or "no certificate in PEM"
+        raise StoreFault(Reason.DENIED, f"the certificate authority cannot be read: {why}") from None
 
 
 def _number(text: bytes) -> int:

@@ -4,6 +4,9 @@ A file's modification time is its last use. A sweep measures everything, removes
 of the bound is free, and removes temporary files that nobody finished. Unlinking is safe at any time: a reader keeps
 the file it has open, a writer renames a new one into place. Between two sweeps of its own an engine writes an eighth of
 that tenth at most, so that eight engines stay below the bound together.
+
+The directory may hold what others put there: only regular files that ``object_path`` and ``temporary_path`` name, where
+they place them, are counted or removed. An entry that cannot be read or removed is left out and told, nothing more.
 """
 
 from __future__ import annotations
@@ -12,14 +15,17 @@ import errno
 import fcntl
 import logging
 import os
+import re
+import stat
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvserving_connector.store.client import Usage
+from kvserving_connector.store.client import Usage, remaining
 
 logger = logging.getLogger("vllm.kvserving")
 
@@ -32,15 +38,103 @@ _INTERVAL_SECONDS = 300.0
 _RETRY_SECONDS = 0.2
 _DEFAULT_SHARE = 0.85
 
+_SPACE = re.compile(r"kv[0-9]+-[0-9a-f]+")
+_DIGITS = re.compile(r"[0-9a-z]{2}")
+# Of any format version, so that what older engines left is evicted as well. Letters above f: the keys named "about".
+_OBJECT = re.compile(rf"({_SPACE.pattern})-({_DIGITS.pattern})({_DIGITS.pattern})[0-9a-z]*")
+_TEMPORARY = re.compile(r"[0-9a-f]{32}\.kvserving")
+_DEPTH = 3
+
+# Why the lock file alone may fail to open; any other reason is the directory's.
+_NO_LOCK = frozenset({errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ENOSPC, errno.EDQUOT})
+
+
+def object_path(key: str) -> str | None:
+    """Return the path of an object below the root: a folder per namespace, two levels by the key's first digits.
+
+    None when ``key`` is no name of an object.
+    """
+    match = _OBJECT.fullmatch(key)
+    return os.path.join(*match.groups(), key) if match else None
+
+
+def temporary_path() -> str:
+    """Return a new path below the root for a file that is being written."""
+    return os.path.join(TEMPORARY, f"{uuid.uuid4().hex}.kvserving")
+
+
+def walk(
+    root: Path, refused: Callable[[OSError], None], prefix: str = ""
+) -> Iterator[list[tuple[str, os.stat_result]]]:
+    """Yield path and status of every object below ``root``, a batch per folder, which may be empty.
+
+    Folders that can hold no name with ``prefix`` are not entered; the others hold names without it as well. Raises
+    OSError when ``root`` cannot be read. Where anything below cannot be read, ``refused`` is told and the rest goes on;
+    what others remove meanwhile is left out.
+    """
+    spaces = [(entry, f"{entry.name}-") for entry in _entries(root, _SPACE)]
+    folders = [(entry, 1) for entry, start in spaces if start.startswith(prefix) or prefix.startswith(start)]
+    while folders:
+        folder, depth = folders.pop()
+        try:
+            if not folder.is_dir(follow_symlinks=False):
+                continue
+            inside = _entries(folder.path, _DIGITS if depth < _DEPTH else _OBJECT)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            refused(error)
+            continue
+        if depth < _DEPTH:
+            folders += [(entry, depth + 1) for entry in inside]
+            continue
+        placed = [entry for entry in inside if entry.path == os.path.join(root, object_path(entry.name) or "")]
+        yield list(_regular(placed, refused))
+
+
+def remove_empty(folder: str, root: Path) -> None:
+    """Remove ``folder`` and those above it below ``root`` while they are empty. Never raises: one may well stay."""
+    while folder != str(root):
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
+
+
+def _entries(folder: str | Path, pattern: re.Pattern[str]) -> list[os.DirEntry[str]]:
+    with os.scandir(os.fspath(folder)) as entries:
+        return [entry for entry in entries if pattern.fullmatch(entry.name)]
+
+
+def _regular(
+    entries: list[os.DirEntry[str]], refused: Callable[[OSError], None]
+) -> Iterator[tuple[str, os.stat_result]]:
+    for entry in entries:
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            refused(error)
+            continue
+        if stat.S_ISREG(status.st_mode):
+            yield entry.path, status
+
 
 @dataclass(frozen=True)
 class Swept:
-    """What one sweep found and did; ``skipped`` when another engine's sweep was under way."""
+    """What one sweep found and did; ``skipped`` when another engine's sweep was under way.
+
+    ``refused`` entries could not be read or removed; ``refusal`` says why the first could not.
+    """
 
     found_bytes: int = 0
     removed_bytes: int = 0
     removed_files: int = 0
     skipped: bool = False
+    refused: int = 0
+    refusal: str = ""
 
 
 class Sweeper:
@@ -74,15 +168,15 @@ class Sweeper:
         The first call measures the directory. False until the next sweep has ended when this engine's share is used up.
         Raises OSError when the directory cannot be measured: its size is then unknown.
         """
-        with self._measuring:
-            if self._total is None:
-                self._root.mkdir(parents=True, exist_ok=True)
-                self._total = sum(size for _, size, _ in self._files())
+        if self._total is None:
+            self._root.mkdir(parents=True, exist_ok=True)
+        total = self._measure()
         self._start()
         share, limit = self._share(), self.limit()
         with self._lock:
+            total = self._total if self._total is not None else total
             used = self._written + self._reserved
-            fits = limit is None or self._total + used + size <= limit
+            fits = limit is None or total + used + size <= limit
             admitted = fits and (used == 0 or used + size <= share)
             if admitted:
                 self._reserved += size
@@ -123,11 +217,27 @@ class Sweeper:
             return None
         return int(status.f_blocks * status.f_frsize * _DEFAULT_SHARE)
 
-    def usage(self) -> Usage:
-        """Return the bytes of the last sweep and what was written since."""
+    def usage(self, deadline: float) -> Usage:
+        """Return the bytes of the last sweep and what was written since; measure when there was none yet.
+
+        Raises OSError when the directory cannot be measured, and StoreFault when that takes longer than ``deadline``.
+        """
+        with suppress(FileNotFoundError):
+            self._measure(deadline)
         with self._lock:
             used = (self._total or 0) + self._written
         return Usage(used, self.limit())
+
+    def _measure(self, deadline: float | None = None) -> int:
+        with self._measuring:
+            if self._total is None:
+                total = 0
+                for batch in walk(self._root, _pass_over):
+                    if deadline is not None:
+                        remaining(deadline)
+                    total += sum(_allocated(status) for _, status in batch)
+                self._total = total
+            return self._total
 
     def close(self) -> None:
         """End the thread, after the sweep that runs. Idempotent."""
@@ -145,18 +255,25 @@ class Sweeper:
         with self._alone() as alone:
             if not alone:
                 return Swept(skipped=True)
+            refusals: list[OSError] = []
             with self._lock:
                 before = self._written
-            files = sorted(self._files())
+            files = sorted(
+                (status.st_mtime, _allocated(status), path)
+                for batch in walk(self._root, refusals.append)
+                for path, status in batch
+            )
             found = sum(size for _, size, _ in files)
-            removed, number = self._evict(files, found, urged)
-            self._remove_stale()
+            removed, number = self._evict(files, found, urged, refusals)
             with self._lock:
                 self._total = found - removed
                 self._written -= before
-        return Swept(found, removed, number)
+            self._remove_stale(refusals)
+        return Swept(found, removed, number, refused=len(refusals), refusal=_text(refusals[0]) if refusals else "")
 
-    def _evict(self, files: list[tuple[float, int, str]], found: int, urged: bool) -> tuple[int, int]:
+    def _evict(
+        self, files: list[tuple[float, int, str]], found: int, urged: bool, refusals: list[OSError]
+    ) -> tuple[int, int]:
         limit = self.limit()
         target = found
         if limit is not None and (found > limit * _LOW or urged):
@@ -169,57 +286,44 @@ class Sweeper:
         for used, size, path in files:
             if found - removed <= target and used >= oldest:
                 break
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            if not _unlink(path, refusals):
+                continue
             removed += size
             number += 1
             folders.add(os.path.dirname(path))
         for folder in folders:
-            self._remove_empty(folder)
+            remove_empty(folder, self._root)
         return removed, number
 
-    def _remove_empty(self, folder: str) -> None:
-        """Remove a folder and those above it while they are empty."""
-        root = str(self._root)
-        while folder != root:
-            try:
-                os.rmdir(folder)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.EBUSY):
-                    raise
-                return
-            folder = os.path.dirname(folder)
-
-    def _files(self) -> Iterator[tuple[float, int, str]]:
-        """Last use, allocated bytes and path of every object."""
-        with os.scandir(self._root) as entries:
-            folders = [
-                entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and entry.name != TEMPORARY
-            ]
-        while folders:
-            # Another engine may remove what is empty while it is walked.
-            with suppress(FileNotFoundError), os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                        continue
-                    with suppress(FileNotFoundError):
-                        status = entry.stat(follow_symlinks=False)
-                        yield status.st_mtime, max(status.st_size, status.st_blocks * 512), entry.path
-
-    def _remove_stale(self) -> None:
+    def _remove_stale(self, refusals: list[OSError]) -> None:
         stale = self._clock() - _STALE_SECONDS
-        with suppress(FileNotFoundError), os.scandir(self._root / TEMPORARY) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    if entry.stat(follow_symlinks=False).st_mtime < stale:
-                        os.unlink(entry.path)
+        try:
+            entries = _entries(self._root / TEMPORARY, _TEMPORARY)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            refusals.append(error)
+            return
+        for path, status in _regular(entries, refusals.append):
+            if status.st_mtime < stale:
+                _unlink(path, refusals)
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Hold the directory's sweep lock; False when another engine has it."""
+        """Hold the directory's sweep lock; False when another engine has it.
+
+        Without a lock two sweeps at once remove more than they need, nothing worse.
+        """
         self._root.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            file = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+        except OSError as error:
+            if error.errno not in _NO_LOCK:
+                raise
+            file = None
+        if file is None:
+            yield True
+            return
         try:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -229,7 +333,7 @@ class Sweeper:
                     return
                 if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS):
                     raise
-                # A file system without locks: two sweeps at once remove more than they need, nothing worse.
+                # A file system without locks.
             yield True
         finally:
             os.close(file)
@@ -252,10 +356,38 @@ class Sweeper:
                 if self._closed:
                     return
             try:
-                pause = _RETRY_SECONDS if self.sweep().skipped else _INTERVAL_SECONDS
-                complaint = ""
+                swept = self.sweep()
             except OSError as error:
-                text = error.strerror or type(error).__name__
-                if text != complaint:
-                    logger.warning("KVServing: the store's directory %s cannot be swept: %s", self._root, text)
-                    complaint = text
+                text = _text(error)
+            else:
+                pause = _RETRY_SECONDS if swept.skipped else _INTERVAL_SECONDS
+                if swept.skipped:
+                    continue
+                text = f"some of its files, {swept.refusal}" if swept.refused else ""
+            if text and text != complaint:
+                logger.warning("KVServing: the store's directory %s cannot be swept: %s", self._root, text)
+            complaint = text
+
+
+def _unlink(path: str, refusals: list[OSError]) -> bool:
+    """Whether the file is gone, by whoever's hand."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        refusals.append(error)
+        return False
+    return True
+
+
+def _allocated(status: os.stat_result) -> int:
+    return max(status.st_size, status.st_blocks * 512)
+
+
+def _pass_over(error: OSError) -> None:
+    """What cannot be read does not count; the first sweep, which follows, tells of it."""
+
+
+def _text(error: OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -45,7 +45,8 @@ class Finished:
     """A job that ended: the keys that were transferred, those that were not, and what it took.
 
     For a store ``present`` are the keys that the store had already; they count as transferred. ``timed_out`` says that
-    the job ran into its deadline.
+    the job ran into its deadline, ``silent`` that it did or that the store left something of it without an answer.
+    ``wrong`` are the failed keys whose object is absent or not what its key says; the others say nothing about theirs.
     """
 
     job: int
@@ -53,9 +54,11 @@ class Finished:
     done: tuple[bytes, ...]
     failed: tuple[bytes, ...]
     present: tuple[bytes, ...]
+    wrong: tuple[bytes, ...]
     bytes: int
     seconds: float
     timed_out: bool
+    silent: bool
 
 
 @dataclass(eq=False)
@@ -71,7 +74,9 @@ class _Job:
     open: bool = True
     done: list[bytes] = field(default_factory=list)
     present: list[bytes] = field(default_factory=list)
+    wrong: list[bytes] = field(default_factory=list)
     timed_out: bool = False
+    silent: bool = False
 
 
 class Transfers:
@@ -169,6 +174,7 @@ class Transfers:
 
     def _expire(self, now: float, *, wait: bool) -> None:
         """End the jobs whose deadline is past. Called with the condition held."""
+        before = len(self._finished)
         for load in (True, False):
             for job in [job for job in self._jobs[load].values() if job.deadline <= now]:
                 # A copy that is under way takes microseconds; the scheduler looks again in its next step.
@@ -183,6 +189,19 @@ class Transfers:
                     self._close(job)
                 finally:
                     job.lock.release()
+        if len(self._finished) > before:
+            self._drop_closed()
+
+    def _drop_closed(self) -> None:
+        """Take the items of closed jobs off the queues: threads that hang would not. Called with the condition held."""
+        for queue in self._queues.values():
+            for _ in range(len(queue)):
+                try:
+                    job, item = queue.popleft()
+                except IndexError:
+                    break  # A thread took the last one meanwhile: they need no lock for it.
+                if job.open:
+                    queue.append((job, item))
 
     def _count_timeout(self, job: _Job) -> None:
         """Count a job that ran into its deadline, once. Called with the job's lock held."""
@@ -208,9 +227,11 @@ class Transfers:
                 tuple(job.done),
                 tuple(item.key for item in job.items if item.key not in done),
                 tuple(job.present),
+                tuple(job.wrong),
                 len(done.difference(job.present)) * self._chunk_bytes,
                 self._clock() - job.began,
                 job.timed_out,
+                job.timed_out or job.silent,
             )
         )
         self._condition.notify_all()
@@ -279,6 +300,9 @@ class Transfers:
             if body is not None:
                 np.copyto(self._slots[item.slot], body)
             if reason is not None:
+                job.silent |= reason is Reason.TIMEOUT
+                if reason is Reason.ABSENT or reason in WRONG_OBJECT:
+                    job.wrong.append(item.key)
                 self._tally.count(Event.MISS if job.load else Event.SKIP, reason)
                 if reason is Reason.TIMEOUT and self._clock() >= job.deadline:
                     self._count_timeout(job)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,40 +40,15 @@ def store_identity(vllm_config: Any) -> dict[str, str]:
     return {name: str(value) for name, value in facts.items() if value}
 
 
-@dataclass(frozen=True)
-class Adapter:
-    """The LoRA adapter of a request, which vLLM's block hashes know by name and path: its weights can be replaced."""
-
-    name: str
-    weights: str
-
-
-class Adapters:
-    """Remembers the adapters that an engine has loaded, by the number that vLLM gives each loading."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, Adapter] = {}
-
-    def of(self, lora_request: Any) -> Adapter:
-        """Return the adapter. One whose weights cannot be told apart has a secret in their place: it shares nothing."""
-        number = int(lora_request.lora_int_id)
-        if number not in self._known:
-            weights = weights_of(str(lora_request.lora_path), None)
-            if not weights:
-                logger.warning("KVServing: adapter %s shares no KV with other engines", lora_request.lora_name)
-            self._known[number] = Adapter(str(lora_request.lora_name), weights or secrets.token_hex(16))
-        return self._known[number]
-
-
 def weights_of(model: str, revision: str | None) -> str:
     """Return what identifies the weights behind a name or path; '' when that cannot be found out."""
     path = Path(model)
-    if path.is_dir():
-        try:
+    try:
+        if path.is_dir():
             return fingerprint(path)
-        except OSError as error:
-            logger.warning("KVServing: the model's files cannot be read for the store's namespace: %s", error)
-            return ""
+    except OSError as error:
+        logger.warning("KVServing: the files of %s cannot be read for the store's namespace: %s", model, error)
+        return ""
     try:
         from huggingface_hub import try_to_load_from_cache
     except ImportError as error:
@@ -83,7 +56,7 @@ def weights_of(model: str, revision: str | None) -> str:
         return ""
     try:
         found = [try_to_load_from_cache(model, name, revision=revision) for name in _CONFIGS]
-    except ValueError:
+    except (ValueError, OSError):
         # No name of the hub, such as an address of an object store.
         return ""
     # What the hub is known not to have is neither None nor a path.

@@ -31,7 +31,7 @@ _BY_TIER = {
     TOKENS: "Tokens whose KV was loaded from the tier.",
     SECONDS: "Seconds that requests waited for KV of the tier.",
     MEASURING: "Loads that were judged slower than computing and allowed all the same, to measure the tier.",
-    SKIPPED: "Requests that the tier was not loaded for, because computing was judged faster.",
+    SKIPPED: "Requests that the tier was not loaded for, as computing was judged faster or it had not answered lately.",
     SKIPPED_TOKENS: "Tokens of the requests that the tier was not loaded for; of l2 those that it was not asked for.",
 }
 _PLAIN = {TIMEOUTS: "Requests that were computed because no tier answered in time."}

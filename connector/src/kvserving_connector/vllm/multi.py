@@ -68,6 +68,7 @@ class MultiConnector(_MultiConnector):  # type: ignore[misc]
         classes = [connector for connector, _ in found]
         _children(settings, classes)
         _require_names(classes)
+        _require_one_region(classes)
         _require_hybrid(vllm_config, classes)
         return found
 
@@ -188,7 +189,7 @@ def _children(settings: Sequence[dict[str, Any]], classes: Sequence[type]) -> tu
     for index, (connector, label) in enumerate(zip(classes, labels, strict=True)):
         extra = settings[index].get("kv_connector_extra_config") or {}
         where = _where(index, connector.__name__)
-        names = {base.__name__ for base in connector.__mro__}
+        names = _names(connector)
         children.append(
             Child(
                 label=label,
@@ -228,6 +229,19 @@ def _require_names(classes: Sequence[type]) -> None:
                 f"{_where(index, connector.__name__)}: two classes of one name ({other.__module__} and "
                 f"{connector.__module__}) would share their statistics; use one of them for both children"
             )
+
+
+def _require_one_region(classes: Sequence[type]) -> None:
+    tiers = [index for index, connector in enumerate(classes) if _names(connector) & _SELF_BOUNDED]
+    if len(tiers) > 1:
+        raise ValueError(
+            f"{_where(tiers[1], classes[tiers[1]].__name__)}: a second L1 of one engine would share the memory of the "
+            f"first, {_where(tiers[0], classes[tiers[0]].__name__)}; give one child both stores in secondary_tiers"
+        )
+
+
+def _names(connector: type) -> set[str]:
+    return {base.__name__ for base in connector.__mro__}
 
 
 def _require_hybrid(vllm_config: Any, classes: Sequence[type]) -> None:

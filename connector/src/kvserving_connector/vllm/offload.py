@@ -17,7 +17,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 
 from kvserving_connector.compat import Unsupported, require
 from kvserving_connector.core.loads import LoadLedger
-from kvserving_connector.core.tier_settings import TierSettings, refuse
+from kvserving_connector.core.tier_settings import STORE_TIER, TierSettings, refuse
 from kvserving_connector.settings import logger
 
 _capabilities = require()
@@ -32,10 +32,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import Of
 from vllm.v1.kv_offload.base import TierFilter  # noqa: E402
 
 from kvserving_connector.vllm import regions  # noqa: E402
-from kvserving_connector.vllm.identity import Adapters, store_identity  # noqa: E402
+from kvserving_connector.vllm.adapters import Adapters, hash_by_weights  # noqa: E402
+from kvserving_connector.vllm.identity import store_identity  # noqa: E402
 from kvserving_connector.vllm.load_stats import LoadPromMetrics, load_stats  # noqa: E402
 
-STORE_TIER = "SharedStoreTier"
 _NO_TIER = TierFilter(matchers=())
 
 
@@ -74,11 +74,10 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
     # Scheduler side
 
     def on_new_request(self, request: Any) -> None:
-        """As vLLM, and remember the request while it lasts, and which adapter's weights its objects depend on."""
+        """As vLLM, and remember the request while it lasts, and make its hashes depend on its adapter's weights."""
         self._requests[request.request_id] = request
+        hash_by_weights(request, self._adapters)
         super().on_new_request(request)
-        if request.lora_request is not None:
-            self._context(request.request_id).set_state(self._adapters.of(request.lora_request))
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         """As vLLM, for hits that are worth loading: ``(0, False)`` for others, and after the timeout.
@@ -181,11 +180,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
 
     def _forbid_outer(self, request_id: str) -> None:
         # vLLM's own filter of a request ("kv_load_tiers"), set where it is kept: L1 is looked up whatever it says.
-        self._context(request_id).load_tier_filter = _NO_TIER
-
-    def _context(self, request_id: str) -> Any:
-        """Return what vLLM's tiers are told of the request."""
-        return self.connector_scheduler._req_status[request_id].req_context
+        self.connector_scheduler._req_status[request_id].req_context.load_tier_filter = _NO_TIER
 
     def _came_from_l2(self, request: Any, tokens: int) -> bool:
         if not self._judge().was_deferred(request.request_id):

@@ -15,6 +15,8 @@ from kvserving_connector.settings import logger
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where vLLM puts them
 _POD_CHARACTERS = 100
 _RANK = re.compile(r"_dp\d+$")
+# Without a dot: the name of another pod may begin with this one's and a dot.
+_ENGINE = re.compile(r"[^.]+\.mmap")
 
 
 def named(engine_id: str, pod: str) -> str:
@@ -30,15 +32,19 @@ def remove_stale(engine_id: str, pod: str) -> None:
     """
     if not pod:
         return
-    own = f"vllm_offload_{named(_RANK.sub('', engine_id), pod)}"
+    prefix = f"vllm_offload_{named('', pod)}"
+    own = f"{prefix}{_RANK.sub('', engine_id)}"
     found = [
         path
-        for path in SHARED_MEMORY.glob(f"vllm_offload_{pod[:_POD_CHARACTERS]}.*.mmap")
-        if not path.name.startswith(own)
+        for path in SHARED_MEMORY.iterdir()
+        if path.name.startswith(prefix)
+        and not path.name.startswith(own)
+        and _ENGINE.fullmatch(path.name.removeprefix(prefix))
+        and _is_ours(path)
     ]
     if not found:
         return
-    used = _mapped()
+    used = _used()
     for path in found:
         if str(path) in used:
             continue
@@ -50,13 +56,24 @@ def remove_stale(engine_id: str, pod: str) -> None:
             logger.info("KVServing tiers: removed %s, the region of an earlier engine of this pod", path)
 
 
-def _mapped() -> set[str]:
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        return False
+
+
+def _used() -> set[str]:
+    """Return the regions that processes have open or mapped: one that starts opens its file before it maps it."""
     found: set[str] = set()
     for process in os.listdir("/proc"):
-        if process.isdigit():
-            try:
-                maps = Path("/proc", process, "maps").read_text(errors="replace")
-            except OSError:
-                continue  # gone, or of another user
+        if not process.isdigit():
+            continue
+        folder = Path("/proc", process)
+        try:
+            maps = (folder / "maps").read_text(errors="replace")
             found.update(line.split(maxsplit=5)[-1] for line in maps.splitlines() if "/vllm_offload_" in line)
+            found.update(os.readlink(entry) for entry in (folder / "fd").iterdir())
+        except OSError:
+            continue  # gone, or of another user
     return found

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,7 +35,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 from kvserving_connector.settings import logger
 from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.client import Reason, StoreClient, StoreFault
-from kvserving_connector.store.failed import FailedKeys
+from kvserving_connector.store.failed import FailedKeys, Pause
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.framing import object_name
 from kvserving_connector.store.inventory import about_key
@@ -42,7 +43,6 @@ from kvserving_connector.store.namespace import Namespace, minor
 from kvserving_connector.store.open import open_store
 from kvserving_connector.store.tally import Event, Tally
 from kvserving_connector.store.transfers import Finished, Item, Transfers
-from kvserving_connector.vllm.identity import Adapter
 
 PROBE_SECONDS = 2.0
 """A probe that takes longer is a miss: the request waits for it before it is computed."""
@@ -50,6 +50,10 @@ DEFAULT_MAX_INFLIGHT = 4096
 
 _FIRST_PAUSE = 1.0
 _LAST_PAUSE = 60.0
+# A store that fails sooner holds nobody up.
+_LONG_SECONDS = 0.5
+# Keys that could not be had for a reason of the store's, not theirs: it may be over in the next moment.
+_LATE_SECONDS = 5.0
 
 _PREFIX = "kvserving:store_"
 _PENDING = _PREFIX + "pending_chunks"
@@ -113,13 +117,13 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._tenant = tenant or ""
         self._identity = dict(identity) if identity is not None else _fallback_identity(share_across_versions)
         self._engine = "" if share_across_versions else minor(vllm.__version__)
-        self._spaces: dict[Adapter | None, _Space] = {}
+        self._known_space: _Space | None = None
         self._tally = Tally()
         self._failed = FailedKeys()
-        # Keys of which nothing is known but that the store did not answer in time: asked for again once it answers.
-        self._late = FailedKeys()
-        self._paused_until = 0.0
-        self._pause = _FIRST_PAUSE
+        # Keys of which nothing is known but that the store did not serve: asked for again once it does.
+        self._late = FailedKeys(_LATE_SECONDS)
+        # Apart, as a store may answer every look-up and deliver nothing.
+        self._pauses = {"lookup": Pause(_FIRST_PAUSE, _LAST_PAUSE), "load": Pause(_FIRST_PAUSE, _LAST_PAUSE)}
         # By request: a prompt's later chunks are asked for and, once an earlier one is absent, their answer is not.
         self._probing: dict[str, dict[bytes, float]] = {}
         self._partial: set[int] = set()
@@ -130,38 +134,40 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             # By its medium vLLM takes the tier for a disk; a server's hits have no name of their own (0.32 and newer).
             self.cache_hit_source = type(source)("external_unspecified")
         self._transfers = Transfers(client, slots, self._tally)
-        self._lookup_manager = _Prober(tier_type, client, self._tally, self._space)
+        self._lookup_manager = _Prober(tier_type, client, self._tally, lambda: self._space)
 
-    def _space(self, req_context: Any) -> _Space:
-        """Return the namespace of a request's objects.
+    @property
+    def _space(self) -> _Space:
+        """Return the namespace of this engine's objects.
 
         Known from the first request on: vLLM settles the root of its block hashes after it has made the tiers.
         """
-        adapter: Adapter | None = req_context.get_state(Adapter)
-        space = self._spaces.get(adapter)
-        if space is None:
+        if self._known_space is None:
             root = getattr(kv_cache_utils, "NONE_HASH", None)
-            more = {} if adapter is None else {"adapter": adapter.name, "adapter_weights": adapter.weights}
             namespace = _namespace(
                 self._offloading_spec.config,
                 chunk_bytes=self._chunk_bytes,
                 hash_root=bytes(root).hex() if root is not None else "",
                 tenant=self._tenant,
                 engine=self._engine,
-                identity={**self._identity, **more},
+                identity=self._identity,
             )
             about = json.dumps(namespace.facts(), sort_keys=True).encode()
-            space = self._spaces[adapter] = _Space(namespace.digest(), about)
-        return space
+            self._known_space = _Space(namespace.digest(), about)
+        return self._known_space
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
-        """Say whether the store has the chunk; RETRY while it is asked, for ``PROBE_SECONDS`` at most."""
+        """Say whether the store has the chunk; RETRY while it is asked, for ``PROBE_SECONDS`` at most.
+
+        After a look-up or load without an answer in time the store is not asked for a while: MISS at once.
+        """
         now = time.monotonic()
+        probing = self._probing.setdefault(req_context.req_id, {})
         if (reason := self._closed_for(key, now)) is not None:
             self._tally.count(Event.MISS, reason)
+            probing.pop(key, None)
             return LookupResult.MISS
         found = self._lookup_manager.lookup(key, req_context)
-        probing = self._probing.setdefault(req_context.req_id, {})
         if found is not None:
             probing.pop(key, None)
             return LookupResult.HIT if found else LookupResult.MISS
@@ -169,7 +175,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             return LookupResult.RETRY
         self._tally.count(Event.TIMEOUT, "lookup")
         self._tally.count(Event.MISS, Reason.TIMEOUT)
-        del probing[key]
+        self._pauses["lookup"].late(probing.pop(key), now)
         self._late.add([key])
         return LookupResult.MISS
 
@@ -197,6 +203,11 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def on_schedule_end(self, context: Any) -> None:
         """Send the look-ups of this step to the prober."""
         self._lookup_manager.flush()
+        for asked, silent in self._lookup_manager.answers():
+            if silent:
+                self._pauses["lookup"].late(asked, time.monotonic())
+            else:
+                self._pauses["lookup"].answered()
 
     def drain_jobs(self) -> None:
         """Wait until all jobs have ended, at the latest at their deadlines; afterwards nothing touches host memory."""
@@ -229,7 +240,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _closed_for(self, key: bytes, now: float) -> Reason | None:
         """Return why the store is not asked for the chunk."""
-        if now < self._paused_until:
+        if any(now < pause.until for pause in self._pauses.values()):
             return Reason.PAUSED
         if key in self._failed or key in self._late:
             return Reason.REMEMBERED
@@ -245,7 +256,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._partial.add(job.job_id)
             items = items[: max(0, room)]
         deadline = getattr(job, "submit_time", time.monotonic()) + self._timeout
-        self._transfers.submit(job.job_id, items, self._space(job.req_context).digest, deadline, load=load)
+        self._transfers.submit(job.job_id, items, self._space.digest, deadline, load=load)
 
     def _result(self, finished: Finished) -> JobResult:
         success = not finished.failed and finished.job not in self._partial
@@ -269,12 +280,13 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def _note_load(self, finished: Finished) -> None:
         if finished.failed:
             self._lookup_manager.mark_miss(finished.failed)
-            (self._late if finished.timed_out else self._failed).add(finished.failed)
-        if finished.timed_out:
-            self._paused_until = time.monotonic() + self._pause
-            self._pause = min(self._pause * 2, _LAST_PAUSE)
+            self._failed.add(finished.wrong)
+            self._late.add(set(finished.failed).difference(finished.wrong))
+        if finished.silent and finished.seconds >= min(_LONG_SECONDS, self._timeout):
+            now = time.monotonic()
+            self._pauses["load"].late(now - finished.seconds, now)
         elif finished.done:
-            self._pause = _FIRST_PAUSE
+            self._pauses["load"].answered()
 
 
 @dataclass(frozen=True)
@@ -288,19 +300,28 @@ class _Space:
 class _Prober(AsyncLookupManager):  # type: ignore[misc]
     """vLLM's look-up manager on a store: one batch per request and step, in a thread of its own."""
 
-    def __init__(self, tier_type: str, client: StoreClient, tally: Tally, space: Callable[[Any], _Space]) -> None:
+    def __init__(self, tier_type: str, client: StoreClient, tally: Tally, space: Callable[[], _Space]) -> None:
         self._client = client
         self._tally = tally
         self._space = space
         self._told: set[bytes] = set()
+        self._answers: SimpleQueue[tuple[float, bool]] = SimpleQueue()
         super().__init__(tier_type=tier_type)
 
     def batch_lookup(self, keys: list[Any], req_context: Any) -> Iterable[bool]:
         """Ask the store for all keys at once; what it does not answer is a miss."""
-        space = self._space(req_context)
+        space = self._space()
         self._tell(space)
         names = [object_name(space.digest, key) for key in keys]
-        answers = self._client.exists(names, time.monotonic() + PROBE_SECONDS)
+        asked = time.monotonic()
+        answers = self._client.exists(names, asked + PROBE_SECONDS)
+        took = time.monotonic() - asked
+        if Reason.TIMEOUT in answers:
+            # Sooner, it held nobody up; later, the look-up was given up already and the store may be back.
+            if PROBE_SECONDS / 4 <= took < 2 * PROBE_SECONDS:
+                self._answers.put((asked, True))
+        elif took < PROBE_SECONDS and (True in answers or False in answers):
+            self._answers.put((asked, False))
         hits = sum(answer is True for answer in answers)
         if hits:
             self._tally.count(Event.HIT, number=hits)
@@ -308,6 +329,11 @@ class _Prober(AsyncLookupManager):  # type: ignore[misc]
             if answer is not True:
                 self._tally.count(Event.MISS, answer or Reason.ABSENT)
         return [answer is True for answer in answers]
+
+    def answers(self) -> Iterable[tuple[float, bool]]:
+        """Return since the last call when the store was asked, and whether it left something without an answer."""
+        for _ in range(self._answers.qsize()):
+            yield self._answers.get()
 
     def _tell(self, space: _Space) -> None:
         """Write what the namespace is for, with its first look-up."""

@@ -91,8 +91,10 @@ def _running(name: str) -> State:
 def _about(about: dict[str, Any] | None) -> str:
     if not about:
         return "unknown"
+    from ..local import cache
+
     words = [str(about.get(key)) for key in ("model", "kv_dtype", "engine", "tenant") if about.get(key)]
-    return " ".join(words)
+    return cache.printable(" ".join(words))
 
 
 def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:

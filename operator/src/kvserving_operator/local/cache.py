@@ -100,9 +100,15 @@ def ask(reached: Access, command: str, *arguments: str) -> dict[str, Any]:
         raise LocalError(f"the store did not answer within {_SECONDS:.0f} s") from None
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
-        raise LocalError(f"the store cannot be asked: {said[-1] if said else f'exit status {done.returncode}'}")
+        why = printable(said[-1]) if said else f"exit status {done.returncode}"
+        raise LocalError(f"the store cannot be asked: {why}")
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
+
+
+def printable(text: str) -> str:
+    """Return ``text`` without what a terminal would obey: others write to a store as well."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 
 def _engines(state: State) -> list[PodState]:

@@ -5,16 +5,20 @@ One killed engine leaves hundreds of megabytes there, and with an L1 cache its w
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from . import procfs
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
+# Python's shared memory and semaphores, and vLLM's L1. Models and whatever else people keep there is not an engine's.
+_OWN = re.compile(r"(psm_|sem\.mp-|vllm_offload_)[^/]*")
 
 
 def mapped(pids: Iterable[int]) -> set[Path]:
-    """Return the files in ``/dev/shm`` that the processes have mapped and that still have their names."""
+    """Return the files that engines make in ``/dev/shm`` and that the processes have mapped under their names."""
     found: set[Path] = set()
     for pid in pids:
         try:
@@ -22,12 +26,16 @@ def mapped(pids: Iterable[int]) -> set[Path]:
         except OSError:
             continue  # gone, or of another user
         names = (line.partition(f"{FOLDER}/")[2] for line in maps.splitlines())
-        found.update(FOLDER / name for name in names if name and not name.endswith(" (deleted)"))
+        found.update(FOLDER / name for name in names if _OWN.fullmatch(name) and not name.endswith(" (deleted)"))
     return found
 
 
 def remove_unused(paths: set[Path]) -> None:
-    """Remove those of the files that no process of this user has mapped; they need not exist."""
+    """Remove those of the files that no process of this user has mapped; they need not exist.
+
+    Files of other users stay.
+    """
     if paths:
         for path in paths - mapped(procfs.pids()):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(PermissionError):
+                path.unlink(missing_ok=True)

@@ -21,13 +21,19 @@ def faults(ctx: Context) -> Iterator[Fault]:
     yield from _hybrid(ctx)
 
 
+_SMALLEST_L1 = 16 * 2**20
+
+
 def _l1(ctx: Context) -> Iterator[Fault]:
+    l1 = ctx.spec.cache.l1
+    if l1 is not None and l1.size.bytes < _SMALLEST_L1:
+        message = f"{l1.size} holds no chunk of a model's KV: give it some GiB (16Mi at least), or leave cache.l1 out"
+        yield Fault("spec.cache.l1.size", message, l1.size)
     for role in ctx.roles:
         limit = ctx.role(role).resources.limits.get("memory")
         need = host_memory(ctx.spec, role)
         if limit is None or not need.tiers or limit.bytes >= need.total:
             continue
-        l1 = ctx.spec.cache.l1
         on_l1 = l1 is not None and role in roles_with_l1(ctx.spec)
         path, value = ("spec.cache.l1.size", str(l1.size)) if on_l1 and l1 else ("spec.cache.l2", size(need.pool))
         message = (
@@ -41,6 +47,9 @@ def _l2(ctx: Context) -> Iterator[Fault]:
     l2 = ctx.spec.cache.l2
     if l2 is None:
         return
+    if l2.type is None and l2.size is None and l2.url is None:
+        message = "names no store: set size for a Valkey that is deployed, or type; type none switches it off"
+        yield Fault("spec.cache.l2", message)
     if storage.active(ctx) is not None:
         yield from _addresses(l2)
     if l2_type(l2) == "valkey" and l2.size is not None and l2.size.bytes // l2.replicas < 64 * 2**20:

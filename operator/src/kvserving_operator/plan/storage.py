@@ -19,13 +19,14 @@ L2_PATH = "/var/lib/kvserving/l2"
 MOONCAKE_PATH = "/etc/kvserving/mooncake"
 PASSWORD_KEY = "password"  # noqa: S105 - the name of a key, not a password
 
-# The password comes on standard input: in arguments it would show in a process list.
+# The password comes on standard input: in arguments it would show in a process list. Engines leave out its line end
+# as well, and the quotes of the configuration want quotes and backslashes escaped.
 _START = (
-    """printf 'requirepass "%s"\\n' "$(cat "$KVSERVING_STORE_PASSWORD_FILE")" | """
+    r"""printf 'requirepass "%s"\n' "$(sed 's/\r*$//; s/[\\"]/\\&/g' "$KVSERVING_STORE_PASSWORD_FILE")" | """
     'exec valkey-server - "$@"'
 )
 _ASK = (
-    'REDISCLI_AUTH="$(cat "$KVSERVING_STORE_PASSWORD_FILE")" '
+    r"""REDISCLI_AUTH="$(sed 's/\r*$//' "$KVSERVING_STORE_PASSWORD_FILE")" """
     f'valkey-cli -h "$KVSERVING_BIND_ADDRESS" -p {ports.STORE} ping | grep -q PONG'
 )
 _AUTH = "/etc/valkey/auth"

@@ -1,0 +1,131 @@
+"""A store that keeps somebody waiting or fails for a moment: how long it is not asked, and for which keys."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.connector.tier.tier_engine import Engine, chunks, engine, hold, keys
+from vllm.v1.kv_offload.base import LookupResult
+
+from kvserving_connector.store.client import Reason, StoreFault
+from kvserving_connector.store.failed import Pause
+from kvserving_connector.store.filesystem import FileStore
+from kvserving_connector.vllm import tier as tier_module
+
+
+def waits(it: Engine, number: int) -> list[bool]:
+    """Return for each of several requests, one after the other, whether it waited."""
+    result = []
+    for _ in range(number):
+        began = time.monotonic()
+        assert it.load(keys(2)) == {}
+        result.append(time.monotonic() - began > 0.1)
+    return result
+
+
+def test_after_a_look_up_that_hangs_nobody_waits_for_longer_each_time_until_one_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_module, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(tier_module, "_FIRST_PAUSE", 0.4)
+    release = hold(monkeypatch, "exists")
+    with engine(f"file://{tmp_path}/l2") as it:
+        pause = it.tier._pauses["lookup"]
+        assert waits(it, 3) == [True, False, False]
+        assert it.count("misses", "paused") >= 4
+        assert pause.until - time.monotonic() <= 0.4
+        time.sleep(pause.until - time.monotonic())
+        assert waits(it, 2) == [True, False]
+        assert 0.4 < pause.until - time.monotonic() <= 0.8
+        release.set()
+        time.sleep(pause.until - time.monotonic())
+        it.until(lambda: it.load(keys(2)) == {} and it.count("misses", "absent") > 0)
+        it.step()
+        release.clear()
+        it.until(lambda: waits(it, 1) == [True], 2)
+        assert pause.until - time.monotonic() <= 0.4
+
+
+def test_a_store_that_answers_look_ups_and_delivers_nothing_keeps_one_request_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: FileStore, *arguments: Any) -> Any:
+        time.sleep(0.6)
+        raise StoreFault(Reason.TIMEOUT)
+
+    monkeypatch.setattr(FileStore, "get", lost)
+    monkeypatch.setattr(FileStore, "exists", lambda self, names, deadline: [True] * len(names))
+    with engine(f"file://{tmp_path}/l2") as it:
+        assert waits(it, 4) == [True, False, False, False]
+        time.sleep(1.1)
+        assert waits(it, 2) == [True, False]
+        time.sleep(1.1)
+        assert waits(it, 1) == [False]
+
+
+def test_one_stall_pauses_the_store_once_however_many_are_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, data = f"file://{tmp_path}/l2", chunks(8)
+    with engine(url) as first:
+        first.store(data)
+    release = hold(monkeypatch, "get")
+    with engine(url, load_timeout_s=0.3) as second:
+        contexts = {key: second.request() for key in data}
+        for key, context in contexts.items():
+
+            def pending(key: Any = key, context: Any = context) -> bool:
+                return second.manager.lookup(key, context) is LookupResult.HIT_PENDING
+
+            second.until(pending)
+        second.until(lambda: not second.manager.has_pending_work())
+        release.set()
+        for context in contexts.values():
+            second.manager.on_request_finished(context)
+        assert second.count("timeouts", "load") == 8
+        assert second.tier._pauses["load"].until - time.monotonic() <= tier_module._FIRST_PAUSE
+        second.until(lambda: second.load(keys(1)) == {} and second.count("misses", "absent") > 0, 3)
+
+
+def test_objects_that_could_not_be_read_for_a_moment_are_soon_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_module, "_LATE_SECONDS", 0.3)
+    url, data = f"file://{tmp_path}/l2", chunks(4)
+    with engine(url) as first:
+        first.store(data)
+
+    def cut(self: FileStore, *arguments: Any) -> Any:
+        raise StoreFault(Reason.UNREACHABLE)
+
+    with engine(url) as second:
+        with monkeypatch.context() as patched:
+            patched.setattr(FileStore, "get", cut)
+            assert second.load(list(data)) == {}
+        assert second.load(list(data)) == {}
+        assert second.count("misses", "remembered") >= 4
+        time.sleep(0.3)
+        assert second.load(list(data)) == data
+
+
+def test_a_pause_grows_once_for_an_incident() -> None:
+    pause = Pause(1.0, 4.0)
+    for asked in (0.0, 5.0, 9.0):
+        pause.late(asked, 10.0)
+    assert pause.until == 11.0
+    # Asked before the pause, late after it: the same silence goes on.
+    pause.late(9.5, 12.0)
+    assert pause.until == 13.0
+    lengths = []
+    now = 20.0
+    for _ in range(4):
+        pause.late(now - 1, now)
+        lengths.append(pause.until - now)
+        now = pause.until + 2
+    assert lengths == [2.0, 4.0, 4.0, 4.0]
+    pause.answered()
+    pause.late(now - 1, now)
+    assert pause.until - now == 1.0
