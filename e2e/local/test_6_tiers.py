@@ -172,7 +172,7 @@ def test_usage_shows_hits_by_tier_and_what_the_store_holds(both: Service, stage:
     assert "tiny-qwen3 float32" in done.stdout
     told = json.loads(stage.kvserving("cache", "usage", both.name, "-o", "json").stdout)
     rows = {(row["engine"], row["tier"]): row for row in told["hits"]}
-    found = rows[both.pods("prefill")[0]["name"], "tiers and transfer"]
+    found = rows[both.pods("prefill")[0]["name"], "from outside"]
     assert found["hit"] == prefill.read().external > 0
     [namespace] = told["store"]["namespaces"]
     assert namespace["about"]["kv_dtype"] == "float32"

@@ -371,3 +371,15 @@ def test_a_load_that_only_measures_is_counted_as_such(clock: Clock) -> None:
     assert taken == 1
     assert tally is not None
     assert tally.measuring == {Tier.L1: 1}
+
+
+def test_a_measured_prefill_alone_is_news() -> None:
+    """Otherwise the estimate that people see stays what it was until something is loaded."""
+    ledger = LoadLedger(loads=Loads.AUTO, has_l2=False, timeout_s=30.0, clock=lambda: 0.0)
+    assert ledger.drain() is None
+    ledger.prefill_started("r", 100)
+    ledger.prefill_ended("r")
+    tally = ledger.drain()
+    assert tally is not None
+    assert tally.prefills == 1
+    assert ledger.drain() is None

@@ -31,7 +31,9 @@ METRICS = """
 vllm:prefix_cache_queries_total{engine="0",model_name="tiny"} 100.0
 vllm:prefix_cache_hits_total{engine="0",model_name="tiny"} 25.0
 vllm:external_prefix_cache_queries_total{engine="0"} 75.0
-vllm:external_prefix_cache_hits_total{engine="0"} 0.0
+vllm:external_prefix_cache_hits_total{engine="0"} 50.0
+kvserving:tier_load_tokens_total{engine="0",tier="l1"} 20.0
+kvserving:tier_load_tokens_total{engine="0",tier="l2"} 10.0
 vllm:kv_connector_mc_queries_total{connector="NixlConnector",engine="0"} 4.0
 vllm:kv_connector_mc_hits_total{connector="NixlConnector",engine="0"} 3.0
 """
@@ -68,21 +70,27 @@ def engine(text: str) -> Iterator[int]:
         server.server_close()
 
 
-def test_hits_are_told_by_engine_and_tier() -> None:
+def test_hits_are_told_by_engine_and_tier_with_their_unit() -> None:
     with engine(METRICS) as port:
-        found = cache.hits(state(pod("prefill", port), pod("router", port)))
-    assert [(hit.tier, hit.asked, hit.hit, hit.rate) for hit in found] == [
-        ("own cache", 100, 25, "25.0 %"),
-        ("tiers and transfer", 75, 0, "0.0 %"),
-        ("NixlConnector", 4, 3, "75.0 %"),
+        found, silent = cache.hits(state(pod("prefill", port), pod("router", port)))
+    assert silent == []
+    assert [(hit.tier, hit.unit, hit.asked, hit.hit, hit.rate) for hit in found] == [
+        ("own cache", "tokens", 100, 25, "25.0 %"),
+        ("from outside", "tokens", 75, 50, "66.7 %"),
+        ("of it, L1", "tokens", None, 20, "-"),
+        ("of it, L2", "tokens", None, 10, "-"),
+        ("NixlConnector", "requests", 4, 3, "75.0 %"),
     ]
 
 
-def test_an_engine_that_does_not_answer_is_named() -> None:
-    with engine("") as port:
+def test_an_engine_that_does_not_answer_is_named_and_the_others_are_told() -> None:
+    with engine("") as closed:
         pass
-    with pytest.raises(LocalError, match="svc-decode-0 does not answer"):
-        cache.hits(state(pod("decode", port)))
+    with engine(METRICS) as port:
+        found, silent = cache.hits(state(pod("decode", closed), pod("prefill", port)))
+    assert {hit.engine for hit in found} == {"svc-prefill-0"}
+    assert len(silent) == 1
+    assert "svc-decode-0 does not answer" in silent[0]
 
 
 @contextmanager
@@ -121,6 +129,15 @@ def test_the_store_is_found_as_the_engines_have_it() -> None:
         {"KVSERVING_STORE_PASSWORD": "p"},
     )
     assert "PASSWORD" not in repr(found)
+
+
+def test_an_engine_that_is_gone_hides_no_store_that_another_has() -> None:
+    with running(tiered(urls=["redis://a:1"])) as pid:
+        found = cache.access(state(pod("decode", pid=2**22 + 1), pod("prefill", pid=pid)))
+        assert found is not None
+    for pods in ((), (pod("prefill", pid=2**22 + 1),), (pod("prefill", pid=None),)):
+        with pytest.raises(LocalError, match=r"cannot be looked at|no engine of the service runs"):
+            cache.access(state(*pods))
 
 
 def test_a_service_without_a_store_has_none() -> None:

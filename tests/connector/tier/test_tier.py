@@ -24,8 +24,9 @@ from vllm.v1.kv_offload.config import OffloadingModelConfig, OffloadingParallelC
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from kvserving_connector.store.client import Reason
+from kvserving_connector.store.inventory import holdings
 from kvserving_connector.store.tally import Event
-from kvserving_connector.vllm import tier as tier_module
+from kvserving_connector.vllm import prober
 from kvserving_connector.vllm.identity import store_identity, weights_of
 
 Start = Callable[..., Server]
@@ -192,7 +193,7 @@ def test_a_prompt_that_is_asked_again_later_is_looked_up_afresh(
         second.manager.on_request_finished(context)
         first.store(data)
         clock = time.monotonic
-        monkeypatch.setattr(time, "monotonic", lambda: clock() + 2 * tier_module.PROBE_SECONDS)
+        monkeypatch.setattr(time, "monotonic", lambda: clock() + 2 * prober.PROBE_SECONDS)
         assert second.load(later) == {key: data[key] for key in later}
         assert second.count("timeouts", "lookup") == 0
 
@@ -284,3 +285,11 @@ def test_the_tiers_namespace_has_every_field_of_vllms_configuration() -> None:
     known |= {"canonical_layout", "kv_cache_layout"}
     irrelevant = {"enable_kv_cache_events", "extra_config", "engine_id", "max_model_len"}
     assert {field.name for field in dataclasses.fields(OffloadingConfig)} <= known | irrelevant
+
+
+def test_an_engine_that_only_stores_says_what_its_namespace_is_for(tmp_path: Path) -> None:
+    with engine(f"file://{tmp_path}/l2") as it:
+        it.store(chunks(1))
+        [holding] = holdings(it.tier._client, time.monotonic() + 10)
+        assert holding.about is not None
+        assert holding.about["model"] == "org/model"

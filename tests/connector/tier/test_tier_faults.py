@@ -15,6 +15,7 @@ from vllm.v1.kv_offload.base import LookupResult
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.filesystem import FileStore
+from kvserving_connector.vllm import prober
 from kvserving_connector.vllm import tier as tier_module
 
 Start = Callable[..., Server]
@@ -91,7 +92,7 @@ def test_a_server_that_does_not_serve_is_a_miss_and_a_skip_and_holds_nobody_up(s
         began = time.monotonic()
         assert second.load(list(data)) == {}
         second.store(chunks(4))
-        assert time.monotonic() - began < 2 * tier_module.PROBE_SECONDS + 1
+        assert time.monotonic() - began < 2 * prober.PROBE_SECONDS + 1
         began = time.monotonic()
         for _ in range(10):
             assert second.load(keys(4)) == {}
@@ -170,7 +171,7 @@ def test_a_load_that_outlives_its_deadline_is_a_miss_and_writes_nothing_later(
 def test_a_look_up_that_hangs_is_a_miss_and_its_late_answer_does_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_module, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(prober, "PROBE_SECONDS", 0.2)
     url, data = f"file://{tmp_path}/l2", chunks(2)
     with engine(url) as first:
         first.store(data)
@@ -234,7 +235,7 @@ def test_look_ups_are_misses_while_enough_is_loading(tmp_path: Path, monkeypatch
 def test_shutting_down_with_a_hung_store_ends_soon_and_frees_host_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_module, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(prober, "PROBE_SECONDS", 0.2)
     release = hold(monkeypatch, "put")
     it = Engine(offloading_config(f"file://{tmp_path}/l2"))
     context = it.request()

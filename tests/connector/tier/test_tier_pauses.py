@@ -13,6 +13,7 @@ from vllm.v1.kv_offload.base import LookupResult
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.failed import Pause
 from kvserving_connector.store.filesystem import FileStore
+from kvserving_connector.vllm import prober
 from kvserving_connector.vllm import tier as tier_module
 
 
@@ -29,7 +30,7 @@ def waits(it: Engine, number: int) -> list[bool]:
 def test_after_a_look_up_that_hangs_nobody_waits_for_longer_each_time_until_one_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_module, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(prober, "PROBE_SECONDS", 0.2)
     monkeypatch.setattr(tier_module, "_FIRST_PAUSE", 0.4)
     release = hold(monkeypatch, "exists")
     with engine(f"file://{tmp_path}/l2") as it:

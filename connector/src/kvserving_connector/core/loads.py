@@ -48,11 +48,13 @@ class LoadTally:
     skipped: Counter[Tier] = field(default_factory=Counter)
     skipped_tokens: Counter[Tier] = field(default_factory=Counter)
     timeouts: int = 0
+    prefills: int = 0
+    """Prefills that were measured."""
 
     @property
     def empty(self) -> bool:
         """Whether nothing was counted."""
-        return not (self.loads or self.skipped or self.measuring or self.timeouts)
+        return not (self.loads or self.skipped or self.measuring or self.timeouts or self.prefills)
 
 
 @dataclass
@@ -218,6 +220,7 @@ class LoadLedger:
         prefill = self._computing.pop(request_id, None)
         if prefill is not None:
             self.model.observe_prefill(prefill.tokens, self._clock() - prefill.started)
+            self._tally.prefills += 1
 
     def preempted(self, request_id: str) -> None:
         """The request lost its blocks: what was measured of it counts for nothing."""

@@ -84,7 +84,7 @@ class Transfers:
 
     ``slots`` has one row per chunk of host memory; no thread keeps a view of it beyond a copy, so that it can be
     unmapped after ``close``. ``readers`` threads serve loads only and ``writers`` stores only, so that stores to a slow
-    store delay no load.
+    store delay no load. ``before_store`` is called by a writer before each of its stores.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Transfers:
         *,
         readers: int = 4,
         writers: int = 2,
+        before_store: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
@@ -102,6 +103,7 @@ class Transfers:
         self._chunk_bytes = slots.shape[1]
         self._tally = tally
         self._clock = clock
+        self._before_store = before_store
         self._condition = threading.Condition()
         self._queues: dict[bool, deque[tuple[_Job, Item]]] = {True: deque(), False: deque()}
         self._jobs: dict[bool, OrderedDict[int, _Job]] = {True: OrderedDict(), False: OrderedDict()}
@@ -283,6 +285,7 @@ class Transfers:
             np.copyto(body, self._slots[item.slot])
         whole = bounce[HEADER_BYTES : HEADER_BYTES + self._chunk_bytes]
         bounce[:HEADER_BYTES] = header(job.namespace, item.key, whole)
+        self._before_store()
         try:
             written = self._client.put(
                 object_name(job.namespace, item.key), [bounce[: HEADER_BYTES + self._chunk_bytes]], job.deadline

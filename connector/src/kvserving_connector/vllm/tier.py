@@ -8,12 +8,9 @@ does ends in a miss or a skipped store and a counter, never in an exception.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from queue import SimpleQueue
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,23 +26,21 @@ from vllm.v1.kv_offload.base import (
     OffloadingMetricMetadata,
     RequestOffloadingContext,
 )
-from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from kvserving_connector.settings import logger
 from kvserving_connector.store.address import Credentials
-from kvserving_connector.store.client import Reason, StoreClient, StoreFault
+from kvserving_connector.store.announcement import Announcement
+from kvserving_connector.store.client import Reason, StoreClient
 from kvserving_connector.store.failed import FailedKeys, Pause
 from kvserving_connector.store.filesystem import FileStore
-from kvserving_connector.store.framing import object_name
-from kvserving_connector.store.inventory import about_key
 from kvserving_connector.store.namespace import Namespace, minor
 from kvserving_connector.store.open import open_store
 from kvserving_connector.store.tally import Event, Tally
 from kvserving_connector.store.transfers import Finished, Item, Transfers
+from kvserving_connector.vllm import prober
+from kvserving_connector.vllm.prober import Prober
 
-PROBE_SECONDS = 2.0
-"""A probe that takes longer is a miss: the request waits for it before it is computed."""
 DEFAULT_MAX_INFLIGHT = 4096
 
 _FIRST_PAUSE = 1.0
@@ -117,7 +112,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._tenant = tenant or ""
         self._identity = dict(identity) if identity is not None else _fallback_identity(share_across_versions)
         self._engine = "" if share_across_versions else minor(vllm.__version__)
-        self._known_space: _Space | None = None
+        self._known: tuple[Namespace, bytes] | None = None
         self._tally = Tally()
         self._failed = FailedKeys()
         # Keys of which nothing is known but that the store did not serve: asked for again once it does.
@@ -133,16 +128,17 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         if source is not None and not isinstance(client, FileStore):
             # By its medium vLLM takes the tier for a disk; a server's hits have no name of their own (0.32 and newer).
             self.cache_hit_source = type(source)("external_unspecified")
-        self._transfers = Transfers(client, slots, self._tally)
-        self._lookup_manager = _Prober(tier_type, client, self._tally, lambda: self._space)
+        announcement = Announcement(client, lambda: self._namespace[0])
+        self._transfers = Transfers(client, slots, self._tally, before_store=announcement.tell)
+        self._lookup_manager = Prober(tier_type, client, self._tally, lambda: self._namespace[1], announcement.tell)
 
     @property
-    def _space(self) -> _Space:
-        """Return the namespace of this engine's objects.
+    def _namespace(self) -> tuple[Namespace, bytes]:
+        """Return everything that this engine's objects depend on, and its digest.
 
         Known from the first request on: vLLM settles the root of its block hashes after it has made the tiers.
         """
-        if self._known_space is None:
+        if self._known is None:
             root = getattr(kv_cache_utils, "NONE_HASH", None)
             namespace = _namespace(
                 self._offloading_spec.config,
@@ -152,12 +148,11 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
                 engine=self._engine,
                 identity=self._identity,
             )
-            about = json.dumps(namespace.facts(), sort_keys=True).encode()
-            self._known_space = _Space(namespace.digest(), about)
-        return self._known_space
+            self._known = namespace, namespace.digest()
+        return self._known
 
     def lookup(self, key: Any, req_context: Any) -> LookupResult:
-        """Say whether the store has the chunk; RETRY while it is asked, for ``PROBE_SECONDS`` at most.
+        """Say whether the store has the chunk; RETRY while it is asked, for ``PROBE_SECONDS`` of the prober at most.
 
         After a look-up or load without an answer in time the store is not asked for a while: MISS at once.
         """
@@ -171,7 +166,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         if found is not None:
             probing.pop(key, None)
             return LookupResult.HIT if found else LookupResult.MISS
-        if now - probing.setdefault(key, now) < PROBE_SECONDS:
+        if now - probing.setdefault(key, now) < prober.PROBE_SECONDS:
             return LookupResult.RETRY
         self._tally.count(Event.TIMEOUT, "lookup")
         self._tally.count(Event.MISS, Reason.TIMEOUT)
@@ -256,7 +251,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._partial.add(job.job_id)
             items = items[: max(0, room)]
         deadline = getattr(job, "submit_time", time.monotonic()) + self._timeout
-        self._transfers.submit(job.job_id, items, self._space.digest, deadline, load=load)
+        self._transfers.submit(job.job_id, items, self._namespace[1], deadline, load=load)
 
     def _result(self, finished: Finished) -> JobResult:
         success = not finished.failed and finished.job not in self._partial
@@ -287,70 +282,6 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             self._pauses["load"].late(now - finished.seconds, now)
         elif finished.done:
             self._pauses["load"].answered()
-
-
-@dataclass(frozen=True)
-class _Space:
-    """A namespace: digest of everything that its objects depend on, and the text that tells people what it is for."""
-
-    digest: bytes
-    about: bytes
-
-
-class _Prober(AsyncLookupManager):  # type: ignore[misc]
-    """vLLM's look-up manager on a store: one batch per request and step, in a thread of its own."""
-
-    def __init__(self, tier_type: str, client: StoreClient, tally: Tally, space: Callable[[], _Space]) -> None:
-        self._client = client
-        self._tally = tally
-        self._space = space
-        self._told: set[bytes] = set()
-        self._answers: SimpleQueue[tuple[float, bool]] = SimpleQueue()
-        super().__init__(tier_type=tier_type)
-
-    def batch_lookup(self, keys: list[Any], req_context: Any) -> Iterable[bool]:
-        """Ask the store for all keys at once; what it does not answer is a miss."""
-        space = self._space()
-        self._tell(space)
-        names = [object_name(space.digest, key) for key in keys]
-        asked = time.monotonic()
-        answers = self._client.exists(names, asked + PROBE_SECONDS)
-        took = time.monotonic() - asked
-        if Reason.TIMEOUT in answers:
-            # Sooner, it held nobody up; later, the look-up was given up already and the store may be back.
-            if PROBE_SECONDS / 4 <= took < 2 * PROBE_SECONDS:
-                self._answers.put((asked, True))
-        elif took < PROBE_SECONDS and (True in answers or False in answers):
-            self._answers.put((asked, False))
-        hits = sum(answer is True for answer in answers)
-        if hits:
-            self._tally.count(Event.HIT, number=hits)
-        for answer in answers:
-            if answer is not True:
-                self._tally.count(Event.MISS, answer or Reason.ABSENT)
-        return [answer is True for answer in answers]
-
-    def answers(self) -> Iterable[tuple[float, bool]]:
-        """Return since the last call when the store was asked, and whether it left something without an answer."""
-        for _ in range(self._answers.qsize()):
-            yield self._answers.get()
-
-    def _tell(self, space: _Space) -> None:
-        """Write what the namespace is for, with its first look-up."""
-        if space.digest in self._told:
-            return
-        self._told.add(space.digest)
-        try:
-            self._client.put(about_key(space.digest), (space.about,), time.monotonic() + PROBE_SECONDS)
-        except StoreFault as fault:
-            logger.info("KVServing: the store was not told what its namespace is for: %s", fault)
-
-    def shutdown(self) -> None:
-        """End the thread; one that hangs in the store's system call is left behind, as a daemon."""
-        self._lookup_queue.put(None)
-        self._thread.join(PROBE_SECONDS)
-        if not self._thread.is_alive():
-            self.drain_results()
 
 
 def _fallback_identity(share_across_versions: bool) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -28,22 +29,28 @@ def usage(name: str, output: str) -> int:
     from ..local import cache
 
     state = _running(name)
-    hits, reached = cache.hits(state), cache.access(state)
+    (hits, silent), reached = cache.hits(state), cache.access(state)
     held = cache.ask(reached, "usage") if reached is not None else None
     if output == "json":
-        counts = [{"engine": hit.engine, "tier": hit.tier, "asked": hit.asked, "hit": hit.hit} for hit in hits]
-        click.echo(json.dumps({"name": name, "hits": counts, "store": held}, indent=2))
+        counts = [asdict(hit) for hit in hits]
+        click.echo(json.dumps({"name": name, "hits": counts, "silent": silent, "store": held}, indent=2))
         return 0
-    _table(("ENGINE", "TIER", "ASKED", "HIT", "RATE"),
-           [(hit.engine, hit.tier, f"{hit.asked}", f"{hit.hit}", hit.rate) for hit in hits])  # fmt: skip
+    header = ("ENGINE", "TIER", "COUNTED", "ASKED", "HIT", "RATE")
+    rows = [
+        (hit.engine, hit.tier, hit.unit, "-" if hit.asked is None else f"{hit.asked}", f"{hit.hit}", hit.rate)
+        for hit in hits
+    ]
+    _table(header, rows)
+    for problem in silent:
+        click.echo(problem, err=True)
     click.echo()
     if held is None:
         click.echo("no shared store (spec.cache.l2)")
         return 0
     limit = size(held["limit_bytes"]) if held["limit_bytes"] is not None else "no bound known"
     click.echo(f"store: {size(held['used_bytes'])} of {limit}")
-    rows = [(n["namespace"], f"{n['objects']}", size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
-    _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), rows)
+    spaces = [(n["namespace"], f"{n['objects']}", size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
+    _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), spaces)
     return 0
 
 

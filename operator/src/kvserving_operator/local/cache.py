@@ -26,16 +26,17 @@ _CREDENTIALS = "KVSERVING_STORE_"
 
 @dataclass(frozen=True)
 class Hits:
-    """Tokens that one engine asked a tier for, and got."""
+    """What one engine asked a tier for, and got: ``unit`` is tokens or requests. ``asked`` None: not known."""
 
     engine: str
     tier: str
-    asked: int
+    unit: str
+    asked: int | None
     hit: int
 
     @property
     def rate(self) -> str:
-        """Share of the tokens, as people read it."""
+        """Share of what was asked for, as people read it."""
         return f"{100 * self.hit / self.asked:.1f} %" if self.asked else "-"
 
 
@@ -49,36 +50,58 @@ class Access:
     environment: dict[str, str] = field(repr=False)
 
 
-def hits(state: State) -> list[Hits]:
-    """Read the engines' counters: their own cache, and what came from outside. Raises ``LocalError``."""
-    found = []
+def hits(state: State) -> tuple[list[Hits], list[str]]:
+    """Read the engines' counters; return what they say, and the engines that do not answer, with the reason.
+
+    The engine's own cache and what came from outside, in tokens; of the latter, what each tier gave; and how often each
+    connector was asked and chosen, in requests.
+    """
+    found: list[Hits] = []
+    silent = []
     for pod in _engines(state):
-        samples = list(_samples(pod))
-        for tier, prefix in (("own cache", "vllm:prefix_cache"), ("tiers and transfer", "vllm:external_prefix_cache")):
+        try:
+            samples = list(_samples(pod))
+        except OSError as error:
+            silent.append(f"{pod.name} does not answer: {error}")
+            continue
+        for tier, prefix in (("own cache", "vllm:prefix_cache"), ("from outside", "vllm:external_prefix_cache")):
             asked = _sum(samples, f"{prefix}_queries_total")
-            found.append(Hits(pod.name, tier, asked, _sum(samples, f"{prefix}_hits_total")))
+            found.append(Hits(pod.name, tier, "tokens", asked, _sum(samples, f"{prefix}_hits_total")))
+        for tier in sorted({sample.labels["tier"] for sample in samples if sample.name == _TIER_TOKENS}):
+            ours = [sample for sample in samples if sample.labels.get("tier") == tier]
+            found.append(Hits(pod.name, f"of it, {tier.upper()}", "tokens", None, _sum(ours, _TIER_TOKENS)))
         for child in sorted({sample.labels["connector"] for sample in samples if sample.name == _CHILD_HITS}):
             ours = [sample for sample in samples if sample.labels.get("connector") == child]
-            found.append(Hits(pod.name, child, _sum(ours, _CHILD_QUERIES), _sum(ours, _CHILD_HITS)))
-    return found
+            found.append(Hits(pod.name, child, "requests", _sum(ours, _CHILD_QUERIES), _sum(ours, _CHILD_HITS)))
+    return found, silent
 
 
+_TIER_TOKENS = "kvserving:tier_load_tokens_total"
 _CHILD_QUERIES = "vllm:kv_connector_mc_queries_total"
 _CHILD_HITS = "vllm:kv_connector_mc_hits_total"
 
 
 def access(state: State) -> Access | None:
-    """How to reach the store that the engines use; ``None`` where they use none. Raises ``LocalError``."""
+    """How to reach the store that the engines use; ``None`` where they use none.
+
+    Any engine that runs can tell. Raises ``LocalError`` when none can be looked at.
+    """
+    problem = "no engine of the service runs at present: try again once one is back"
+    seen = False
     for pod in _engines(state):
         try:
             command = Path(f"/proc/{pod.pid}/cmdline").read_text().split("\0")
             variables = Path(f"/proc/{pod.pid}/environ").read_text().split("\0")
         except OSError as error:
-            raise LocalError(f"{pod.name} cannot be looked at: {error.strerror}") from None
+            problem = f"{pod.name} cannot be looked at: {error.strerror}"
+            continue
+        seen = True
         for tier in _store_tiers(command):
             pairs = (variable.partition("=") for variable in variables)
             credentials = {name: value for name, _, value in pairs if name.startswith(_CREDENTIALS)}
             return Access(tuple(tier["urls"]), tier.get("max_bytes"), state.engine_python, credentials)
+    if not seen:
+        raise LocalError(problem)
     return None
 
 
@@ -124,11 +147,8 @@ def _store_tiers(command: Iterable[str]) -> Iterator[dict[str, Any]]:
 
 
 def _samples(pod: PodState) -> Iterator[Sample]:
-    try:
-        with urllib.request.urlopen(f"http://{pod.address}:{pod.port}/metrics", timeout=10) as answer:
-            text = answer.read().decode()
-    except OSError as error:
-        raise LocalError(f"{pod.name} does not answer: {error}") from None
+    with urllib.request.urlopen(f"http://{pod.address}:{pod.port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
     for family in text_string_to_metric_families(text):
         yield from family.samples
 
