@@ -20,6 +20,7 @@ from pathlib import Path
 
 VERSIONS = ("0.29.0", "0.30.0", "0.33.0")
 TESTS = (
+    "test_adapters.py",
     "test_engine_connector.py",
     "test_multi.py",
     "test_multi_stats.py",
