@@ -373,13 +373,16 @@ def test_a_load_that_only_measures_is_counted_as_such(clock: Clock) -> None:
     assert tally.measuring == {Tier.L1: 1}
 
 
-def test_a_measured_prefill_alone_is_news() -> None:
+def test_measured_prefills_alone_are_told_from_time_to_time() -> None:
     """Otherwise the estimate that people see stays what it was until something is loaded."""
-    ledger = LoadLedger(loads=Loads.AUTO, has_l2=False, timeout_s=30.0, clock=lambda: 0.0)
+    now = [100.0]
+    ledger = LoadLedger(loads=Loads.AUTO, has_l2=False, timeout_s=30.0, clock=lambda: now[0])
     assert ledger.drain() is None
-    ledger.prefill_started("r", 100)
-    ledger.prefill_ended("r")
-    tally = ledger.drain()
-    assert tally is not None
-    assert tally.prefills == 1
-    assert ledger.drain() is None
+    told = []
+    for _ in range(12):
+        ledger.prefill_started("r", 100)
+        ledger.prefill_ended("r")
+        tally = ledger.drain()
+        told.append(tally.prefills if tally is not None else 0)
+        now[0] += 1.0
+    assert told == [1, 0, 0, 0, 0, 5, 0, 0, 0, 0, 5, 0]

@@ -21,6 +21,8 @@ STEPS_BETWEEN = 4
 # Loads of ended requests that may still be reported as received.
 MAX_ENDED = 256
 
+TELL_SECONDS = 5.0
+
 
 class Loads(StrEnum):
     """When a tier is loaded from."""
@@ -53,8 +55,8 @@ class LoadTally:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing was counted."""
-        return not (self.loads or self.skipped or self.measuring or self.timeouts or self.prefills)
+        """Whether nothing was counted but prefills."""
+        return not (self.loads or self.skipped or self.measuring or self.timeouts)
 
 
 @dataclass
@@ -119,6 +121,7 @@ class LoadLedger:
         self._stall = min(FIRST_STALL, timeout_s)
         self._step = 0
         self._tally = LoadTally()
+        self._told = float("-inf")
 
     # Questions
 
@@ -239,9 +242,13 @@ class LoadLedger:
                 self._loading.pop(self._ended.popitem(last=False)[0], None)
 
     def drain(self) -> LoadTally | None:
-        """Return what was counted since the last call, None for nothing."""
-        if self._tally.empty:
+        """Return what was counted since the last call, None for nothing.
+
+        Prefills alone are told every ``TELL_SECONDS`` at most: they come with nearly every step.
+        """
+        if self._tally.empty and not (self._tally.prefills and self._clock() >= self._told + TELL_SECONDS):
             return None
+        self._told = self._clock()
         tally, self._tally = self._tally, LoadTally()
         return tally
 
