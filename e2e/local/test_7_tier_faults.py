@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from e2e.local.valkey import Valkey, valkey
 
 PROMPTS = range(20, 26)
 AGAIN_SECONDS = 40.0
+FRESH = itertools.count(1_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +80,18 @@ def test_a_store_that_hangs_costs_one_request_a_short_wait(
     returns(asker, answers, 21)
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"), [("maxmemory", "1", "full"), ("min-replicas-to-write", "1", "read-only")]
+)
+def test_a_store_that_takes_nothing_serves_what_it_has(
+    asker: Asker, answers: dict[int, Answer], store: Valkey, setting: str, value: str, reason: str
+) -> None:
+    with store.setting(setting, value):
+        until(asker, lambda now: now.of("kvserving:store_skipped_chunks_total", reason=reason) > 0)
+        returns(asker, answers, 25)
+    fills_again(asker)
+
+
 def test_a_killed_store_is_a_miss_and_comes_back_empty(asker: Asker, answers: dict[int, Answer], store: Valkey) -> None:
     store.kill()
     found = asked_again(asker, answers, 22)
@@ -109,12 +123,16 @@ def test_a_changed_password_is_a_miss_until_the_old_one_holds(
 
 def fills_again(asker: Asker) -> None:
     """Send prompts until the engine writes to the store again."""
+    until(asker, lambda now: now.of("kvserving:store_written_chunks_total") > 0)
+
+
+def until(asker: Asker, holds: Callable[[Reading], bool]) -> None:
+    """Send prompts that nobody sent before until what was counted since then is so."""
     deadline = time.monotonic() + AGAIN_SECONDS
-    before, seed = asker.read(), int(1e6)
-    while asker.read().since(before).of("kvserving:store_written_chunks_total") == 0:
-        assert time.monotonic() < deadline, "the engine never used the store again"
-        seed += 1
-        asker.ask(seed, 200, 1)
+    before = asker.read()
+    while not holds(counted := asker.read().since(before)):
+        assert time.monotonic() < deadline, counted
+        asker.ask(next(FRESH), 200, 1)
 
 
 def returns(asker: Asker, answers: dict[int, Answer], seed: int) -> None:

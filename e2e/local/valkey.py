@@ -83,6 +83,15 @@ class Valkey:
         self.password = password
         self._command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
+    @contextmanager
+    def setting(self, name: str, value: str) -> Iterator[None]:
+        """Change a setting of numbers, 0 before and after, for the time of the block."""
+        self._command("CONFIG", "SET", name, value)
+        try:
+            yield
+        finally:
+            self._command("CONFIG", "SET", name, "0")
+
     def keys(self) -> int:
         """Return the number of keys."""
         return int(self._command("DBSIZE").lstrip(":"))

@@ -171,12 +171,26 @@ def test_what_a_store_says_reaches_no_terminal_as_it_is(
     assert shown.isprintable()
     asked = CliRunner().invoke(cli.command, ["purge", "svc", f"--namespace={'ab' * 16}"], input="n\n")
     assert "FAKE LINE" in asked.output
+    assert "nothing is removed" in asked.output
     assert "\x1b" not in asked.output
     assert "\x1b" not in capsys.readouterr().out
     python.write_text("#!/bin/sh\nprintf 'protocol: \\033[2J' >&2\nexit 1\n")
     with pytest.raises(LocalError) as told:
         cache.ask(reached, "usage")
     assert str(told.value).isprintable()
+
+
+def test_a_purge_of_what_is_not_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\nprintf '{"objects": 0, "bytes": 0}'\n""")
+    python.chmod(0o755)
+    monkeypatch.setattr(client, "running", lambda _name: state())
+    monkeypatch.setattr(cache, "access", lambda _state: cache.Access(("redis://a:1",), None, str(python), {}))
+    with pytest.raises(LocalError, match="the store has no namespace abab"):
+        CliRunner().invoke(
+            cli.command, ["purge", "svc", f"--namespace={'ab' * 16}", "--yes"],
+            standalone_mode=False, catch_exceptions=False,
+        )  # fmt: skip
 
 
 PASSWORDS = [

@@ -66,14 +66,17 @@ def purge(name: str, namespace: str, yes: bool) -> int:
     reached = cache.access(_running(name))
     if reached is None:
         raise LocalError(f"{name} has no shared store (spec.cache.l2): there is nothing to remove")
-    if not yes:
-        _confirm(reached, namespace)
+    if not yes and not _confirmed(reached, namespace):
+        click.echo("nothing is removed")
+        return 1
     removed = cache.ask(reached, "purge", f"--namespace={namespace}")
+    if not removed["bytes"]:
+        raise LocalError(f"the store has no namespace {namespace}: nothing is removed")
     click.echo(f"removed {removed['objects']} objects, {size(removed['bytes'])}")
     return 0
 
 
-def _confirm(reached: Access, namespace: str) -> None:
+def _confirmed(reached: Access, namespace: str) -> bool:
     from ..local import cache
     from ..local.errors import LocalError
 
@@ -83,7 +86,7 @@ def _confirm(reached: Access, namespace: str) -> None:
         known = ", ".join(entry["namespace"] for entry in held) or "none"
         raise LocalError(f"the store has no namespace {namespace}; it has: {known}")
     what = f"{found['objects']} objects, {size(found['bytes'])}, {_about(found['about'])}"
-    click.confirm(f"Remove {namespace} ({what})?", abort=True, err=True)
+    return click.confirm(f"Remove {namespace} ({what})?", err=True)
 
 
 def _running(name: str) -> State:
