@@ -112,7 +112,10 @@ def test_an_adapter_that_was_replaced_in_place_finds_nothing_of_the_old_one(star
 
     def loaded(text: str, adapter: LoRARequest = adapter) -> int:
         weights.write_text(text)
-        return start(with_l2(tier, loads="always")).serve(PROMPT, adapter)
+        engine = start(with_l2(tier, loads="always"))
+        found = engine.serve(PROMPT, adapter)
+        engine.until(lambda: not engine.scheduler.connector_scheduler.manager.has_pending_work())
+        return found
 
     assert [loaded("first"), loaded("first")] == [0, 5 * BLOCK]
     assert [loaded("second"), loaded("second")] == [0, 5 * BLOCK]
