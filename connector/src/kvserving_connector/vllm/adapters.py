@@ -18,6 +18,9 @@ from kvserving_connector.vllm.identity import weights_of
 
 _Files: TypeAlias = tuple[tuple[str, int, int], ...]
 
+_MOST = 4096
+"""Adapters that are remembered; the first is forgotten beyond it, and shares nothing if it comes again changed."""
+
 
 @dataclass(frozen=True)
 class _Loaded:
@@ -61,10 +64,6 @@ class Adapters:
         return found or secrets.token_hex(16)
 
 
-_MOST = 4096
-"""Adapters that are remembered; the first is forgotten beyond it, and shares nothing if it comes again changed."""
-
-
 def hash_by_weights(request: Any, adapters: Adapters) -> None:
     """Make the block hashes of a new request depend on its adapter's weights; those of requests without one stay.
 
@@ -79,10 +78,7 @@ def hash_by_weights(request: Any, adapters: Adapters) -> None:
 
 def _files(path: str) -> _Files:
     try:
-        return tuple(
-            sorted(
-                (file.name, found.st_size, found.st_mtime_ns) for file in Path(path).iterdir() if (found := file.stat())
-            )
-        )
+        found = [(file.name, file.stat()) for file in Path(path).iterdir()]
     except OSError:
         return ()
+    return tuple(sorted((name, status.st_size, status.st_mtime_ns) for name, status in found))
