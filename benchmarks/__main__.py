@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from . import cli_start, operator_scale, plan_objects, scheduler_step, store_reads, tier_ttft
+from . import chunk_hashing, cli_start, operator_scale, plan_objects, scheduler_step, store_reads, tier_ttft
 from .table import NotMeasured, Table
 
 BENCHMARKS: dict[str, Callable[[], Table]] = {
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[], Table]] = {
     "operator-scale": operator_scale.run,
     "store-reads": store_reads.run,
     "scheduler-step": scheduler_step.run,
+    "chunk-hashing": chunk_hashing.run,
     "tier-ttft": tier_ttft.run,
 }
 RESULTS = Path(__file__).with_name("results")

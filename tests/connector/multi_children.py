@@ -7,6 +7,8 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, SupportsHMA
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
+from kvserving_connector.vllm.context import SchedulerContext, SchedulerContextMixin
+
 Answers = dict[str, tuple[int | None, bool]]
 
 
@@ -105,6 +107,17 @@ class Scripted(WithoutHybrid, SupportsHMA):  # type: ignore[misc]
         cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]
     ) -> ScriptedMetrics | None:
         return ScriptedMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+class Contextual(SchedulerContextMixin, Scripted):
+    """A child that is given the scheduler's context."""
+
+    def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self.contexts: list[SchedulerContext] = []
+
+    def bind_scheduler_context(self, context: SchedulerContext) -> None:
+        self.contexts.append(context)
 
 
 class Silent(Scripted):

@@ -16,7 +16,7 @@ from tests.connector.offload_support import BLOCK, CHUNK, SILENT, Engine, cache_
 from vllm.lora.request import LoRARequest
 
 from kvserving_connector.core import cost
-from kvserving_connector.vllm import load_stats
+from kvserving_connector.vllm import series
 from kvserving_connector.vllm.offload import TieredOffloadConnector
 
 pytestmark = pytest.mark.engine
@@ -53,7 +53,7 @@ def start() -> Iterator[Start]:
 
 
 def tokens_loaded(engine: Engine, tier: str) -> float:
-    return engine.stats().get(load_stats.TOKENS, {}).get((tier,), 0)
+    return engine.stats().get(series.TOKENS.name, {}).get((tier,), 0)
 
 
 def test_a_prompt_comes_back_from_l1_and_is_counted(start: Start) -> None:
@@ -63,12 +63,12 @@ def test_a_prompt_comes_back_from_l1_and_is_counted(start: Start) -> None:
     engine.stats()
     assert engine.serve(PROMPT) == 5 * BLOCK
     counted = engine.stats()
-    assert counted[load_stats.LOADS] == {("l1",): 1}
-    assert counted[load_stats.TOKENS] == {("l1",): 5 * BLOCK}
-    assert counted[load_stats.SECONDS][("l1",)] > 0
-    assert counted[load_stats.LOAD_COST][("l1",)] > 0
+    assert counted[series.LOADS.name] == {("l1",): 1}
+    assert counted[series.TOKENS.name] == {("l1",): 5 * BLOCK}
+    assert counted[series.SECONDS.name][("l1",)] > 0
+    assert counted[series.LOAD_COST.name][("l1",)] > 0
     assert counted["vllm:kv_offload_load_bytes"] == {(): 5 * CHUNK}
-    assert load_stats.LOADS not in engine.stats()
+    assert series.LOADS.name not in engine.stats()
 
 
 def test_only_the_shared_beginning_is_loaded(start: Start) -> None:
@@ -164,8 +164,8 @@ def test_a_hit_that_is_slower_than_computing_is_left_and_counted(start: Start) -
     assert loaded[-4:] == [0] * 4
     counted = engine.stats()
     skipped = loaded.count(0)
-    assert counted[load_stats.SKIPPED] == {("l1",): skipped}
-    assert counted[load_stats.SKIPPED_TOKENS] == {("l1",): skipped * 5 * BLOCK}
+    assert counted[series.SKIPPED.name] == {("l1",): skipped}
+    assert counted[series.SKIPPED_TOKENS.name] == {("l1",): skipped * 5 * BLOCK}
 
 
 def test_a_slow_shared_tier_is_not_asked_and_counted(start: Start, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_slow_shared_tier_is_not_asked_and_counted(start: Start, tmp_path: Pat
     engine.stats()
     assert engine.serve(OTHER) == 0
     counted = engine.stats()
-    assert counted[load_stats.SKIPPED] == {("l2",): 1}
+    assert counted[series.SKIPPED.name] == {("l2",): 1}
     asked = counted["vllm:kv_offload_tiering_chunk_queries"]
     assert [tier for (tier,) in asked if "fs" in tier] == []
 
@@ -196,7 +196,7 @@ def test_a_tier_that_never_answers_is_given_up_and_nobody_else_waits_for_it(star
     # The next request would wait for the same read of the same prompt.
     request = engine.request(PROMPT)
     assert engine.scheduler.get_num_new_matched_tokens(request, 0) == (0, False)
-    assert engine.stats()[load_stats.TIMEOUTS] == {(): 2}
+    assert engine.stats()[series.TIMEOUTS.name] == {(): 2}
 
 
 def test_transfers_under_way_hold_a_request_back_after_the_timeout_too(start: Start) -> None:
@@ -298,7 +298,7 @@ def test_counters_of_the_store_are_exported_twice_in_one_process(tmp_path: Path)
         )
     stats = OffloadingConnectorStats()
     stats.increase_counter("kvserving:store_misses", 3, ("absent",))
-    stats.increase_counter(load_stats.TIMEOUTS, 2)
+    stats.increase_counter(series.TIMEOUTS.name, 2)
     metrics.observe(TieredOffloadConnector.build_kv_connector_stats(stats.data).data)
     text = generate_latest(REGISTRY).decode()
     at = 'engine="0",model_name="m"'

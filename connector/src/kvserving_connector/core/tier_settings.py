@@ -56,14 +56,14 @@ class TierSettings:
         own_spec = bool(extra.get("spec_module_path"))
         if not own_spec:
             _refuse_unknown(extra)
-        tiers = _secondary_tiers(extra.get("secondary_tiers", []))
+        tiers = secondary_tiers_of(extra.get("secondary_tiers", []))
         return cls(
-            cpu_bytes_to_use=0 if own_spec else _cpu_bytes(extra.get("cpu_bytes_to_use")),
+            cpu_bytes_to_use=0 if own_spec else cpu_bytes(extra.get("cpu_bytes_to_use")),
             eviction_policy=_eviction_policy(extra),
             spec_name=str(extra.get("spec_name", CPU_SPEC)) if own_spec else _spec_name(extra, tiers),
             spec_module_path=str(extra.get("spec_module_path") or ""),
-            loads=_loads(extra.get("loads", Loads.AUTO)),
-            load_timeout_s=_load_timeout(extra.get("load_timeout_s", DEFAULT_LOAD_TIMEOUT_S)),
+            loads=loads_rule(extra.get("loads", Loads.AUTO)),
+            load_timeout_s=load_timeout(extra.get("load_timeout_s", DEFAULT_LOAD_TIMEOUT_S)),
             secondary_tiers=tiers,
             passed_on=_passed_on(extra, own_spec),
         )
@@ -128,7 +128,8 @@ def _refuse_unknown(extra: Mapping[str, Any]) -> None:
         raise refuse(name, extra[name], "no such setting", f"remove it, or use one of {', '.join(sorted(known))}")
 
 
-def _cpu_bytes(value: Any) -> int:
+def cpu_bytes(value: Any) -> int:
+    """Return a checked ``cpu_bytes_to_use``. Raises ValueError as ``refuse`` words it, like the functions below."""
     way_out = "set it to the size of the tier in host memory, in bytes, all ranks together"
     if value is None:
         raise refuse("cpu_bytes_to_use", value, "it is required", way_out)
@@ -155,7 +156,8 @@ def _spec_name(extra: Mapping[str, Any], tiers: tuple[Mapping[str, Any], ...]) -
     return str(value)
 
 
-def _secondary_tiers(value: Any) -> tuple[Mapping[str, Any], ...]:
+def secondary_tiers_of(value: Any) -> tuple[Mapping[str, Any], ...]:
+    """Return a checked ``secondary_tiers``, copied; no text repeats the settings of a store."""
     way_out = "give a list of objects, each with the tier's type and settings"
     if not isinstance(value, list | tuple):
         raise refuse("secondary_tiers", value, "it must be a list", way_out)
@@ -174,13 +176,15 @@ def _secondary_tiers(value: Any) -> tuple[Mapping[str, Any], ...]:
     return tuple(dict(tier) for tier in value)
 
 
-def _loads(value: Any) -> Loads:
+def loads_rule(value: Any) -> Loads:
+    """Return a checked ``loads``."""
     if not isinstance(value, str) or value not in list(Loads):
         raise refuse("loads", value, "no such rule", f"use one of {', '.join(Loads)}")
     return Loads(value)
 
 
-def _load_timeout(value: Any) -> float:
+def load_timeout(value: Any) -> float:
+    """Return a checked ``load_timeout_s``."""
     if not _is_duration(value):
         way_out = f"set how long a request waits for a tier, such as {DEFAULT_LOAD_TIMEOUT_S:g}"
         raise refuse("load_timeout_s", value, "it must be a number of seconds greater than 0", way_out)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from vllm.platforms import current_platform
 
 from kvserving_connector.settings import logger
+from kvserving_connector.store.namespace import Namespace
 from kvserving_connector.store.weights import fingerprint
 
 _CONFIGS = ("config.json", "adapter_config.json")
@@ -69,3 +71,42 @@ def _text(value: Any) -> str | None:
     if isinstance(value, dict | list):
         return json.dumps(value, sort_keys=True, default=str)
     return str(getattr(value, "name", value))
+
+
+def namespace_of(
+    config: Any,
+    *,
+    chunk_bytes: int,
+    hash_root: str,
+    tenant: str,
+    engine: str,
+    identity: Mapping[str, str],
+    rank: int | None = None,
+) -> Namespace:
+    """Return the namespace of an engine's objects from vLLM's ``OffloadingConfig``.
+
+    ``chunk_bytes`` is the length of an object's body; ``rank`` that of the worker whose share of the KV is in it, None
+    for objects with the shares of all workers.
+    """
+    parallel = config.parallel
+    sizes = {
+        name: int(getattr(parallel, name, 1)) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
+    }
+    sizes |= {name: int(bool(getattr(config, name, False))) for name in ("replicated_layout", "canonical_layout")}
+    if rank is not None:
+        sizes["rank"] = rank
+    groups: Collection[Any] = config.groups
+    return Namespace(
+        model=config.model.name,
+        kv_dtype=config.model.dtype,
+        layout=str(getattr(config, "kv_cache_layout", None)),
+        groups=tuple((group.tokens_per_block, tuple(group.layer_names)) for group in groups),
+        tokens_per_hash=config.cache.tokens_per_hash,
+        blocks_per_chunk=config.cache.blocks_per_chunk,
+        chunk_bytes=chunk_bytes,
+        parallel=sizes,
+        hash_root=hash_root,
+        tenant=tenant,
+        engine=engine,
+        identity=identity,
+    )

@@ -9,11 +9,12 @@ from typing import Any
 
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 
-from kvserving_connector.store.client import Reason, StoreClient
+from kvserving_connector.store import lookups
+from kvserving_connector.store.client import StoreClient
 from kvserving_connector.store.framing import object_name
-from kvserving_connector.store.tally import Event, Tally
+from kvserving_connector.store.tally import Tally
 
-PROBE_SECONDS = 2.0
+PROBE_SECONDS = lookups.PROBE_SECONDS
 """A probe that takes longer is a miss: the request waits for it before it is computed."""
 
 
@@ -42,19 +43,10 @@ class Prober(AsyncLookupManager):  # type: ignore[misc]
         names = [object_name(namespace, key) for key in keys]
         asked = time.monotonic()
         answers = self._client.exists(names, asked + PROBE_SECONDS)
-        took = time.monotonic() - asked
-        if Reason.TIMEOUT in answers:
-            # Sooner, it held nobody up; later, the look-up was given up already and the store may be back.
-            if PROBE_SECONDS / 4 <= took < 2 * PROBE_SECONDS:
-                self._answers.put((asked, True))
-        elif took < PROBE_SECONDS and (True in answers or False in answers):
-            self._answers.put((asked, False))
-        hits = sum(answer is True for answer in answers)
-        if hits:
-            self._tally.count(Event.HIT, number=hits)
-        for answer in answers:
-            if answer is not True:
-                self._tally.count(Event.MISS, answer or Reason.ABSENT)
+        silent, answered = lookups.judge(answers, time.monotonic() - asked, PROBE_SECONDS)
+        if silent or answered:
+            self._answers.put((asked, silent))
+        lookups.count(self._tally, answers)
         return [answer is True for answer in answers]
 
     def answers(self) -> Iterable[tuple[float, bool]]:

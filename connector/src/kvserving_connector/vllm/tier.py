@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,36 +32,21 @@ from kvserving_connector.settings import logger
 from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.announcement import Announcement
 from kvserving_connector.store.client import Reason, StoreClient
-from kvserving_connector.store.failed import FailedKeys, Pause
 from kvserving_connector.store.filesystem import FileStore
+from kvserving_connector.store.gate import FIRST_PAUSE, LATE_SECONDS, Gate
 from kvserving_connector.store.namespace import Namespace, minor
 from kvserving_connector.store.open import open_store
 from kvserving_connector.store.tally import Event, Tally
 from kvserving_connector.store.transfers import Finished, Item, Transfers
 from kvserving_connector.vllm import prober
+from kvserving_connector.vllm.identity import namespace_of
 from kvserving_connector.vllm.prober import Prober
+from kvserving_connector.vllm.series import STORE, STORE_PENDING
 
 DEFAULT_MAX_INFLIGHT = 4096
 
-_FIRST_PAUSE = 1.0
-_LAST_PAUSE = 60.0
-# A store that fails sooner holds nobody up.
-_LONG_SECONDS = 0.5
-# Keys that could not be had for a reason of the store's, not theirs: it may be over in the next moment.
-_LATE_SECONDS = 5.0
-
-_PREFIX = "kvserving:store_"
-_PENDING = _PREFIX + "pending_chunks"
-_COUNTERS: dict[Event, tuple[str, str, tuple[str, ...]]] = {
-    Event.HIT: ("hits", "Chunks that the store had when they were looked up.", ()),
-    Event.MISS: ("misses", "Chunks that could not be had from the store, when looked up or when read.", ("reason",)),
-    Event.READ: ("read_chunks", "Chunks read from the store, verified and copied to host memory.", ()),
-    Event.READ_BYTES: ("read_bytes", "Bytes of the chunks read.", ()),
-    Event.WRITTEN: ("written_chunks", "Chunks written to the store.", ()),
-    Event.WRITTEN_BYTES: ("written_bytes", "Bytes of the chunks written.", ()),
-    Event.SKIP: ("skipped_chunks", "Chunks that were not written to the store.", ("reason",)),
-    Event.TIMEOUT: ("timeouts", "Look-ups and jobs given up at their deadline.", ("operation",)),
-}
+_FIRST_PAUSE = FIRST_PAUSE
+_LATE_SECONDS = LATE_SECONDS
 
 
 class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
@@ -114,11 +99,8 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         self._engine = "" if share_across_versions else minor(vllm.__version__)
         self._known: tuple[Namespace, bytes] | None = None
         self._tally = Tally()
-        self._failed = FailedKeys()
-        # Keys of which nothing is known but that the store did not serve: asked for again once it does.
-        self._late = FailedKeys(_LATE_SECONDS)
-        # Apart, as a store may answer every look-up and deliver nothing.
-        self._pauses = {"lookup": Pause(_FIRST_PAUSE, _LAST_PAUSE), "load": Pause(_FIRST_PAUSE, _LAST_PAUSE)}
+        self._gate = Gate(self._timeout, first_pause=_FIRST_PAUSE, late_seconds=_LATE_SECONDS)
+        self._pauses = self._gate.pauses
         # By request: a prompt's later chunks are asked for and, once an earlier one is absent, their answer is not.
         self._probing: dict[str, dict[bytes, float]] = {}
         self._partial: set[int] = set()
@@ -140,7 +122,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """
         if self._known is None:
             root = getattr(kv_cache_utils, "NONE_HASH", None)
-            namespace = _namespace(
+            namespace = namespace_of(
                 self._offloading_spec.config,
                 chunk_bytes=self._chunk_bytes,
                 hash_root=bytes(root).hex() if root is not None else "",
@@ -170,8 +152,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
             return LookupResult.RETRY
         self._tally.count(Event.TIMEOUT, "lookup")
         self._tally.count(Event.MISS, Reason.TIMEOUT)
-        self._pauses["lookup"].late(probing.pop(key), now)
-        self._late.add([key])
+        self._gate.given_up([key], probing.pop(key), now)
         return LookupResult.MISS
 
     def submit_load(self, job_metadata: Any) -> None:
@@ -199,10 +180,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         """Send the look-ups of this step to the prober."""
         self._lookup_manager.flush()
         for asked, silent in self._lookup_manager.answers():
-            if silent:
-                self._pauses["lookup"].late(asked, time.monotonic())
-            else:
-                self._pauses["lookup"].answered()
+            self._gate.looked_up(asked, time.monotonic(), silent=silent)
 
     def drain_jobs(self) -> None:
         """Wait until all jobs have ended, at the latest at their deadlines; afterwards nothing touches host memory."""
@@ -218,27 +196,25 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, OffloadingMetricMetadata]:
         """Return the tier's metrics, which vLLM exposes from the API server."""
         counters = {
-            _PREFIX + name: OffloadingCounterMetadata(documentation=text, labelnames=labels)
-            for name, text, labels in _COUNTERS.values()
+            series.name: OffloadingCounterMetadata(documentation=series.text, labelnames=series.labelnames)
+            for series in STORE.values()
         }
-        pending = OffloadingGaugeMetadata(documentation="Chunks being loaded or stored.", labelnames=("operation",))
-        return {**counters, _PENDING: pending}
+        pending = OffloadingGaugeMetadata(documentation=STORE_PENDING.text, labelnames=STORE_PENDING.labelnames)
+        return {**counters, STORE_PENDING.name: pending}
 
     def get_stats(self) -> OffloadingConnectorStats | None:
         """Return what was counted since the last call and the chunks under way."""
         stats = OffloadingConnectorStats()
         for (event, label), number in self._tally.take().items():
-            stats.increase_counter(_PREFIX + _COUNTERS[event][0], number, (label,) if label else ())
+            stats.increase_counter(STORE[event].name, number, (label,) if label else ())
         for operation, load in (("load", True), ("store", False)):
-            stats.set_gauge(_PENDING, self._transfers.pending(load=load), (operation,))
+            stats.set_gauge(STORE_PENDING.name, self._transfers.pending(load=load), (operation,))
         return stats
 
     def _closed_for(self, key: bytes, now: float) -> Reason | None:
         """Return why the store is not asked for the chunk."""
-        if any(now < pause.until for pause in self._pauses.values()):
-            return Reason.PAUSED
-        if key in self._failed or key in self._late:
-            return Reason.REMEMBERED
+        if (reason := self._gate.closed_for(key, now)) is not None:
+            return reason
         return Reason.BUSY if self._transfers.pending(load=True) >= self._max_loads else None
 
     def _submit(self, job: Any, *, load: bool, room: int | None = None) -> None:
@@ -256,12 +232,9 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
     def _result(self, finished: Finished) -> JobResult:
         success = not finished.failed and finished.job not in self._partial
         self._partial.discard(finished.job)
-        if finished.load:
-            self._note_load(finished)
-        else:
-            self._failed.discard(set(finished.done).difference(finished.present))
-        if finished.done and not finished.timed_out:
-            self._late.clear()
+        if finished.load and finished.failed:
+            self._lookup_manager.mark_miss(finished.failed)
+        self._gate.ended(finished, time.monotonic())
         result = {
             "job_id": finished.job,
             "success": success,
@@ -271,17 +244,6 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         if "transfer_bytes" in JobResult.__dataclass_fields__:
             result["transfer_bytes"] = finished.bytes
         return JobResult(**result)
-
-    def _note_load(self, finished: Finished) -> None:
-        if finished.failed:
-            self._lookup_manager.mark_miss(finished.failed)
-            self._failed.add(finished.wrong)
-            self._late.add(set(finished.failed).difference(finished.wrong))
-        if finished.silent and finished.seconds >= min(_LONG_SECONDS, self._timeout):
-            now = time.monotonic()
-            self._pauses["load"].late(now - finished.seconds, now)
-        elif finished.done:
-            self._pauses["load"].answered()
 
 
 def _fallback_identity(share_across_versions: bool) -> dict[str, str]:
@@ -298,28 +260,3 @@ def _fallback_identity(share_across_versions: bool) -> dict[str, str]:
         "Use TieredOffloadConnector, or give every model a tenant of its own."
     )
     return {}
-
-
-def _namespace(
-    config: Any, *, chunk_bytes: int, hash_root: str, tenant: str, engine: str, identity: Mapping[str, str]
-) -> Namespace:
-    parallel = config.parallel
-    sizes = {
-        name: int(getattr(parallel, name, 1)) for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
-    }
-    sizes |= {name: int(bool(getattr(config, name, False))) for name in ("replicated_layout", "canonical_layout")}
-    groups: Collection[Any] = config.groups
-    return Namespace(
-        model=config.model.name,
-        kv_dtype=config.model.dtype,
-        layout=str(getattr(config, "kv_cache_layout", None)),
-        groups=tuple((group.tokens_per_block, tuple(group.layer_names)) for group in groups),
-        tokens_per_hash=config.cache.tokens_per_hash,
-        blocks_per_chunk=config.cache.blocks_per_chunk,
-        chunk_bytes=chunk_bytes,
-        parallel=sizes,
-        hash_root=hash_root,
-        tenant=tenant,
-        engine=engine,
-        identity=identity,
-    )
