@@ -21,12 +21,15 @@ from pathlib import Path
 VERSIONS = ("0.29.0", "0.30.0", "0.33.0")
 TESTS = (
     "test_adapters.py",
+    "test_context.py",
     "test_engine_connector.py",
+    "test_free_queue_offload.py",
     "test_multi.py",
     "test_multi_stats.py",
     "test_offload.py",
     "test_host_worker.py",
     "test_regions.py",
+    "test_worker_cache_stats.py",
     "tier",
 )
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,6 +12,7 @@ from kvserving_connector.settings import logger
 CONNECTORS: dict[str, str] = {
     "NixlConnector": "kvserving_connector.vllm.nixl",
     "TieredOffloadConnector": "kvserving_connector.vllm.offload",
+    "WorkerCacheConnector": "kvserving_connector.vllm.worker_cache",
 }
 
 

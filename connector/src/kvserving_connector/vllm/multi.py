@@ -39,7 +39,7 @@ _TRANSFERS = frozenset({"NixlBaseConnector", "NixlConnector", "NixlPullConnector
 # class nothing is known, so its "not yet" is always waited for.
 _SOFT_AT_FIRST = frozenset({"OffloadingConnector", "MooncakeStoreConnector"})
 # Classes that end their lookups themselves, by a deadline and by measured cost.
-_SELF_BOUNDED = frozenset({"TieredOffloadConnector"})
+_SELF_BOUNDED = frozenset({"TieredOffloadConnector", "WorkerCacheConnector"})
 
 
 class MultiConnector(_MultiConnector):  # type: ignore[misc]

@@ -1,0 +1,82 @@
+"""From vLLM's configuration of the KV cache to the planner, and the size of L1 in slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build_offloading_config
+from vllm.v1 import kv_cache_interface as specs
+
+from kvserving_connector.core.planner import Group, GroupKind, HybridOffloadPlanner
+from kvserving_connector.core.worker_settings import WorkerCacheSettings
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What both halves have to agree on. ``group_ids`` are vLLM's numbers of the planner's groups."""
+
+    planner: HybridOffloadPlanner
+    group_ids: tuple[int, ...]
+    ranks: int
+    local_ranks: int
+    config: Any
+    """vLLM's ``OffloadingConfig``."""
+
+
+def geometry(vllm_config: Any, kv_cache_config: Any, settings: WorkerCacheSettings) -> Geometry:
+    """Return what the cache of this engine looks like.
+
+    Raises ValueError naming the setting for a chunk size that does not fit the model, an engine without prefix caching,
+    and cache groups that cannot be resumed from a prefix.
+    """
+    if not vllm_config.cache_config.enable_prefix_caching:
+        raise ValueError(
+            "enable_prefix_caching=False: WorkerCacheConnector finds blocks by the hashes of prefix caching; start the "
+            "engine without --no-enable-prefix-caching, or without cache.l1 and cache.l2"
+        )
+    config = build_offloading_config(vllm_config, kv_cache_config)
+    group_ids = tuple(group.group_id for group in config.groups)
+    groups = [
+        _group(kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec, group.tokens_per_block)
+        for group in config.groups
+    ]
+    parallel = vllm_config.parallel_config
+    planner = HybridOffloadPlanner.make(
+        groups,
+        hash_block_tokens=config.cache.tokens_per_hash,
+        max_model_len=vllm_config.model_config.max_model_len,
+        hybrid_chunk_size=settings.chunk_tokens,
+    )
+    return Geometry(planner, group_ids, parallel.world_size, parallel.local_world_size, config)
+
+
+def _group(spec: Any, block_tokens: int) -> Group:
+    members: Sequence[Any] = (spec,)
+    if isinstance(spec, specs.UniformTypeKVCacheSpecs):
+        members = tuple(spec.kv_cache_specs.values())
+    found = {_kind(member) for member in members}
+    if len(found) > 1:
+        raise ValueError(f"layers of one cache group differ in what a prefix needs of them: {sorted(found, key=str)}")
+    kind, window = found.pop()
+    return Group(kind, block_tokens, window)
+
+
+def _kind(spec: Any) -> tuple[GroupKind, int | None]:
+    if isinstance(spec, specs.MambaSpec):
+        if spec.mamba_cache_mode != "align":
+            raise ValueError(
+                f"mamba_cache_mode={spec.mamba_cache_mode!r}: states are kept at no boundary that a prefix could be "
+                "resumed from; start the engine with --mamba-cache-mode align, or without cache.l1 and cache.l2"
+            )
+        return GroupKind.MAMBA, None
+    if isinstance(spec, specs.SlidingWindowSpec):
+        # Tokens that vLLM keeps below the window for drafts count as part of it.
+        return GroupKind.SLIDING_WINDOW, int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0) or 0)
+    if isinstance(spec, specs.FullAttentionSpec):
+        return GroupKind.FULL, None
+    raise ValueError(
+        f"{type(spec).__name__}: nothing is known about resuming a prefix with such layers; run the model without "
+        "cache.l1 and cache.l2"
+    )
