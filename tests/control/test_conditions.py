@@ -307,3 +307,9 @@ def test_pods_that_a_policy_refuses_are_told_with_its_words_and_without_their_ch
 def test_the_tiers_column_names_the_default_store() -> None:
     found = document(facts(spec={**SPEC, "cache": {"l2": {"size": "4Gi"}}}))
     assert found["tiers"] == {"l1": "off", "l2": "valkey 4Gi"}
+
+
+@pytest.mark.parametrize(("owner", "shown"), [("auto", "4Gi"), ("scheduler", "4Gi"), ("worker", "4Gi worker")])
+def test_the_tiers_column_names_the_owner_of_l1_where_that_is_the_workers(owner: str, shown: str) -> None:
+    found = document(facts(spec={**SPEC, "cache": {"l1": {"size": "4Gi", "owner": owner}}}))
+    assert found["tiers"]["l1"] == shown

@@ -72,9 +72,9 @@ def engine(text: str) -> Iterator[int]:
 
 def test_hits_are_told_by_engine_and_tier_with_their_unit() -> None:
     with engine(METRICS) as port:
-        found, silent = cache.hits(state(pod("prefill", port), pod("router", port)))
-    assert silent == []
-    assert [(hit.tier, hit.unit, hit.asked, hit.hit, hit.rate) for hit in found] == [
+        found = cache.counted(state(pod("prefill", port), pod("router", port)))
+    assert (found.l1, found.silent) == ((), ())
+    assert [(hit.tier, hit.unit, hit.asked, hit.hit, hit.rate) for hit in found.hits] == [
         ("own cache", "tokens", 100, 25, "25.0 %"),
         ("from outside", "tokens", 75, 50, "66.7 %"),
         ("of it, L1", "tokens", None, 20, "-"),
@@ -87,10 +87,33 @@ def test_an_engine_that_does_not_answer_is_named_and_the_others_are_told() -> No
     with engine("") as closed:
         pass
     with engine(METRICS) as port:
-        found, silent = cache.hits(state(pod("decode", closed), pod("prefill", port)))
-    assert {hit.engine for hit in found} == {"svc-prefill-0"}
-    assert len(silent) == 1
-    assert "svc-decode-0 does not answer" in silent[0]
+        found = cache.counted(state(pod("decode", closed), pod("prefill", port)))
+    assert {hit.engine for hit in found.hits} == {"svc-prefill-0"}
+    (problem,) = found.silent
+    assert "svc-decode-0 does not answer" in problem
+
+
+OF_WORKERS = """
+kvserving:worker_cache_capacity_bytes{engine="0",model_name="tiny"} 3221225472.0
+kvserving:worker_cache_capacity_bytes{engine="1",model_name="tiny"} 1073741824.0
+kvserving:worker_cache_used_bytes{engine="0",model_name="tiny"} 1073741824.0
+kvserving:worker_cache_used_bytes{engine="1",model_name="tiny"} 0.0
+"""
+
+
+def test_what_l1_holds_is_told_by_engine_where_workers_own_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(METRICS + OF_WORKERS) as workers, engine(METRICS) as scheduler:
+        here = state(pod("prefill", workers), pod("decode", scheduler))
+        assert cache.counted(here).l1 == (cache.Held("svc-prefill-0", 2**30, 4 * 2**30),)
+        monkeypatch.setattr(client, "running", lambda _name: here)
+        monkeypatch.setattr(cache, "access", lambda _state: None)
+        shown = CliRunner().invoke(cli.command, ["usage", "svc"], standalone_mode=False).output
+        made = CliRunner().invoke(cli.command, ["usage", "svc", "-o", "json"], standalone_mode=False).output
+    assert "L1 of svc-prefill-0: 1.0 GiB of 4.0 GiB\n" in shown
+    assert "L1 of svc-decode-0" not in shown
+    told = json.loads(made)
+    assert told["l1"] == [{"engine": "svc-prefill-0", "used_bytes": 2**30, "capacity_bytes": 4 * 2**30}]
+    assert (len(told["hits"]), told["silent"], told["store"]) == (10, [], None)
 
 
 @contextmanager

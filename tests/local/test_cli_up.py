@@ -132,15 +132,24 @@ def test_a_start_that_fails_shows_the_last_lines_and_no_traceback(machine: Machi
     assert nothing_left([machine.instance])
 
 
-def test_a_tier_that_workers_own_is_refused_with_the_way_out_and_left_out_on_demand(machine: Machine) -> None:
+def test_a_tier_that_workers_own_reaches_the_engines_and_is_left_out_on_demand(machine: Machine) -> None:
     file = machine.file(more="  cache: {l1: {size: 1Gi, owner: worker}}")
-    done = machine.result(machine.up(file))
-    assert done.returncode == 3
-    assert "spec.cache.l1.owner: this arrives with a later release" in done.stderr
-    assert "--without-tiers" in done.stderr
+    machine.result(machine.up(file, "--detach"))
+    (pid,) = (p["pid"] for p in machine.state()["pods"] if p["role"] == "prefill")
+    assert b"WorkerCacheConnector" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    assert machine("down", "svc").returncode == 0
     up = machine.result(machine.up(file, "--without-tiers", "--detach"))
     assert "spec.cache is left out: --without-tiers" in up.stderr
     assert all(p["ready"] for p in machine.state()["pods"])
+
+
+def test_kvcached_is_refused_with_the_way_out(machine: Machine) -> None:
+    file = Path(machine.file(more="  kvcached: {enabled: true}"))
+    file.write_text(file.read_text().replace("device: cpu", "version: 0.30.0"))
+    done = machine.result(machine.up(str(file)))
+    assert done.returncode == 3
+    assert "spec.kvcached: this arrives with a later release" in done.stderr
+    assert "--without-tiers" in done.stderr
 
 
 def test_what_this_machine_lacks_is_exit_status_3(machine: Machine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 from pathlib import Path
@@ -149,6 +150,14 @@ def test_too_little_memory_shows_the_sum() -> None:
     assert "svc-prefill-0 4.5 (2.5 engine + 1 KV + 1.0 weights) + svc-decode-0 7.5" in problem
     assert "= 12.0 GiB, but 11.0 GiB are available" in problem
     assert preflight.memory(run, run.pods()[0], 12 * GIB) == []
+
+
+def test_the_host_tier_of_each_data_parallel_rank_counts() -> None:
+    config = json.dumps({"kv_connector_extra_config": {"cpu_bytes_to_use": GIB}})
+    for ranks, total in (([], 4.5), (["--data-parallel-size=3"], 6.5)):
+        run = run_of(engine("decode", f"--kv-transfer-config={config}", *ranks))
+        [problem] = preflight.memory(run, run.pods()[0], GIB)
+        assert f"= {total} GiB, but" in problem
 
 
 def test_too_little_disk_shows_the_sum(directory: ServiceDir) -> None:

@@ -65,7 +65,7 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "cache.l1.size": ("64Gi", {}),
     "cache.l1.policy": ("lru", {}),
     "cache.l1.roles": (["prefill"], {}),
-    "cache.l1.owner": ("worker", {}),
+    "cache.l1.owner": ("worker", {"cache.l1.policy": "lru", "cache.connectors": []}),
     "cache.l2.type": ("filesystem", {"cache.l2.replicas": 1}),
     "cache.l2.size": ("300Gi", {}),
     "cache.l2.maxUsage": ("50%", {}),

@@ -62,7 +62,8 @@ def test_aggregated_tiers_are_both_producer_and_consumer() -> None:
 def test_every_key_is_one_that_the_version_accepts(minor: int) -> None:
     version = f"0.{minor}.0"
     accepted = catalog.resolve(version=version, image=None, device="gpu", kvcached=False).transfer_keys
-    for engine in render(pair(cache=TIERS, engine={"version": version})).engines:
+    cache = TIERS if minor >= 29 else {"connectors": [{"name": "SimpleCPUOffloadConnector", "weight": 1}]}
+    for engine in render(pair(cache=cache, engine={"version": version})).engines:
         assert engine.transfer is not None
         assert set(engine.transfer) <= accepted
         for child in engine.transfer["kv_connector_extra_config"].get("connectors", ()):
@@ -129,11 +130,6 @@ def test_kv_buffers_are_on_the_engines_device() -> None:
         for engine in render(pair(engine={"device": device})).engines:
             assert engine.transfer is not None
             assert engine.transfer["kv_buffer_device"] == buffer
-
-
-def test_worker_owned_l1_uses_the_worker_connector() -> None:
-    plan = render(pair(cache={"l1": {"size": "4Gi", "owner": "worker"}}))
-    assert plan.prefill.child("WorkerCacheConnector")["kv_connector_module_path"].startswith("kvserving_connector.")
 
 
 def test_the_same_connectors_run_on_a_local_site() -> None:

@@ -25,8 +25,11 @@ MODULES = {
     NIXL: "kvserving_connector.vllm.nixl",
     MULTI: "kvserving_connector.vllm.multi",
     TIERED: "kvserving_connector.vllm.offload",
-    WORKER: "kvserving_connector.vllm.worker",
+    WORKER: "kvserving_connector.vllm.worker_cache",
 }
+OWNERS = {TIERED: "scheduler", WORKER: "worker"}
+"""The tiers of ours, and who owns L1 in each, as ``cache.l1.owner`` names it."""
+
 STORE_TIER_MODULE = "kvserving_connector.vllm.tier"
 
 # A request that the router paired must load from its prefill engine, whatever a tier holds.
@@ -66,30 +69,33 @@ def roles_with_l2(spec: KVServingSpec) -> tuple[RoleName, ...]:
     return spec.cache.l2.roles if spec.prefill is not None else ("decode",)
 
 
-def tier_name(spec: KVServingSpec) -> str:
-    """Class of the derived tier: the workers index it where several hosts make one engine."""
-    l1 = spec.cache.l1
-    owner = l1.owner if l1 is not None else "auto"
-    spread = max(spec.decode.nodes, spec.prefill.nodes if spec.prefill else 1) > 1
+def tier_name(spec: KVServingSpec, role: RoleName) -> str:
+    """Class of the tier that a role has if it has one: the workers own it where several hosts make one engine."""
+    owner = spec.cache.l1.owner if spec.cache.l1 is not None else "auto"
+    section = spec.prefill if role == "prefill" else spec.decode
+    spread = section is not None and section.nodes > 1
     return WORKER if owner == "worker" or (owner == "auto" and spread) else TIERED
 
 
+def l1_owners(spec: KVServingSpec) -> tuple[str, ...]:
+    """Who owns L1 (the values of ``OWNERS``) in the roles that have it, each once."""
+    return tuple(dict.fromkeys(OWNERS[tier_name(spec, role)] for role in roles_with_l1(spec)))
+
+
 def tier_children(spec: KVServingSpec, role: RoleName | None = None) -> tuple[str, ...]:
-    """Names of the connectors beside NIXL: derived tiers, then further ones, for one role or for any."""
+    """Names of the connectors beside NIXL: derived tiers, then further ones, for one role or for any.
+
+    One role may have the scheduler's tier and the other the workers'.
+    """
+    roles: tuple[RoleName, ...] = ("prefill", "decode") if role is None else (role,)
     l1, l2 = roles_with_l1(spec), roles_with_l2(spec)
-    kind = l2_type(spec.cache.l2)
-
-    def has(roles: tuple[RoleName, ...]) -> bool:
-        return bool(roles) if role is None else role in roles
-
-    names = []
-    if has(l1) or (has(l2) and kind != "mooncake"):
-        names.append(tier_name(spec))
-    if has(l2) and kind == "mooncake":
+    mooncake = l2_type(spec.cache.l2) == "mooncake"
+    names = [tier_name(spec, each) for each in roles if each in l1 or (each in l2 and not mooncake)]
+    if mooncake and any(each in l2 for each in roles):
         names.append(MOONCAKE)
-    derived = {NIXL, *names, tier_name(spec), MOONCAKE if kind == "mooncake" else NIXL}
+    derived = {NIXL, *OWNERS, *names, MOONCAKE if mooncake else NIXL}
     names += [connector.name for connector in spec.cache.connectors if connector.name not in derived]
-    return tuple(names)
+    return tuple(dict.fromkeys(names))
 
 
 def weights(spec: KVServingSpec) -> dict[str, int]:
@@ -161,8 +167,8 @@ def _tier(
     spec: KVServingSpec, name: str, role: RoleName, weight: int, store: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     extra: dict[str, Any] = {"load_weight": weight}
-    if name in (TIERED, WORKER):
-        extra |= _tiered(spec, role, store)
+    if name in OWNERS:
+        extra |= _settings(spec, name, role, store)
     elif name == MOONCAKE:
         extra |= {"load_async": True, "lookup_async": True}
     child: dict[str, Any] = {"kv_connector": name}
@@ -171,25 +177,34 @@ def _tier(
     return {**child, "kv_role": "kv_both", "kv_connector_extra_config": extra}
 
 
-def _tiered(spec: KVServingSpec, role: RoleName, store: Mapping[str, Any] | None) -> dict[str, Any]:
-    l1 = spec.cache.l1
+def _settings(spec: KVServingSpec, name: str, role: RoleName, store: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What a tier of ours is told. Bytes are those of a pod, also where several pods make one engine."""
+    l1, tiered = spec.cache.l1, name == TIERED
     here = l1 is not None and role in roles_with_l1(spec)
+    size = l1.size.bytes if l1 is not None and here else BOUNCE_POOL_BYTES
     extra: dict[str, Any] = {
-        "cpu_bytes_to_use": l1.size.bytes if l1 is not None and here else BOUNCE_POOL_BYTES,
-        "eviction_policy": l1.policy if l1 is not None else "lru",
-        # Synchronous loads that fail corrupt output on the V2 runner, so there are none.
-        "sync_load_budget_bytes": 0,
+        "cpu_bytes_to_use": size // _tiers_per_pod(spec, role),
+        "eviction_policy": l1.policy if l1 is not None and tiered else "lru",
     }
+    if tiered:
+        # Synchronous loads that fail corrupt output on the V2 runner, so there are none.
+        extra["sync_load_budget_bytes"] = 0
     if role == "decode":
         # vLLM keeps prompts only; an answer is part of the next turn's prompt.
         extra["offload_prompt_only"] = False
     l2 = spec.cache.l2
     if store is not None and l2 is not None and role in roles_with_l2(spec):
         extra |= {
-            "spec_name": "TieringOffloadingSpec",
-            # Ours to judge, not the tier's: vLLM's own tiers refuse settings they do not know.
+            **({"spec_name": "TieringOffloadingSpec"} if tiered else {}),
+            # Ours to judge, not the store's: vLLM's own tiers refuse settings they do not know.
             "loads": l2.loads,
             "load_timeout_s": l2.load_timeout.seconds,
             "secondary_tiers": [dict(store)],
         }
     return extra
+
+
+def _tiers_per_pod(spec: KVServingSpec, role: RoleName) -> int:
+    """Data-parallel ranks in a pod: each has a tier of its own, of the size that it is told."""
+    section = spec.prefill if role == "prefill" and spec.prefill is not None else spec.decode
+    return max(1, section.parallelism.data // section.nodes)

@@ -52,10 +52,14 @@ class HostMemory:
 
 
 def host_memory(spec: KVServingSpec, role: RoleName) -> HostMemory:
-    """What one engine of ``role`` takes of its host's memory. Staging is device memory and not in it."""
+    """What one pod of ``role`` takes of its host's memory: an engine, or its share of one that spans nodes.
+
+    L1 lies in ``/dev/shm`` whoever owns it. Staging is device memory and not in the sum.
+    """
     section = spec.prefill if role == "prefill" else spec.decode
-    parallel = section.parallelism if section is not None else spec.decode.parallelism
-    ranks = parallel.tensor * parallel.pipeline * parallel.data
+    section = section if section is not None else spec.decode
+    parallel = section.parallelism
+    ranks = max(1, parallel.tensor * parallel.pipeline * parallel.data // section.nodes)
     l1 = spec.cache.l1
     l1_bytes = l1.size.bytes if l1 is not None and role in roles_with_l1(spec) else 0
     pooled = role in roles_with_l2(spec) and not l1_bytes and MOONCAKE not in tier_children(spec, role)

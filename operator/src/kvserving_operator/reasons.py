@@ -23,8 +23,6 @@ class Reason(StrEnum):
     """This version of the engine lacks something that others have."""
     EXPERIMENTAL = "Experimental"
     """A setting whose behaviour may change."""
-    TIER_NOT_IN_THIS_RELEASE = "TierNotInThisRelease"
-    """A cache tier that is planned but does not work yet."""
     NOT_IN_THIS_RELEASE = "NotInThisRelease"
     """A setting that is accepted but does nothing yet."""
     ROUTER_OPEN = "RouterOpen"

@@ -52,12 +52,16 @@ class L1(Section):
     """Tier in the host memory of one engine."""
 
     size: Quantity = Field(description="Size per pod.")
-    policy: Literal["lru", "arc"] = Field(default="lru", description="Eviction policy.")
+    policy: Literal["lru", "arc"] = Field(
+        default="lru", description="Eviction policy. Workers that own the tier have lru only."
+    )
     roles: Roles = Field(
         default=("prefill",), description="Roles that have the tier; unset without a prefill section means decode."
     )
     owner: Literal["auto", "scheduler", "worker"] = Field(
-        default="auto", description="Who indexes the tier: the scheduler of one host, or the workers of several."
+        default="auto",
+        description="Who owns the tier: the engine's scheduler, for one host, or the workers, each a part of its own. "
+        "auto: the workers for roles with nodes above 1, else the scheduler.",
     )
 
 

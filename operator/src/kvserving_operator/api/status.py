@@ -53,7 +53,9 @@ class EngineStatus(Section):
 class TierStatus(Section):
     """State of the tiers in one line each."""
 
-    l1: Annotated[str, Field(max_length=128)] | None = Field(default=None, description="Size and owner of L1, or off.")
+    l1: Annotated[str, Field(max_length=128)] | None = Field(
+        default=None, description="Size of L1, with its owner where that is the workers; or off."
+    )
     l2: Annotated[str, Field(max_length=128)] | None = Field(default=None, description="Kind and size of L2, or off.")
 
 

@@ -25,25 +25,26 @@ def command() -> None:
 @click.argument("name")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
 def usage(name: str, output: str) -> int:
-    """Show hit rates by engine and tier of NAME, and what its store holds by namespace."""
+    """Show hit rates by engine and tier of NAME, what L1 holds where workers own it, and its store by namespace."""
     from ..local import cache
 
     state = _running(name)
-    (hits, silent), reached = cache.hits(state), cache.access(state)
+    counted, reached = cache.counted(state), cache.access(state)
     held = cache.ask(reached, "usage") if reached is not None else None
     if output == "json":
-        counts = [asdict(hit) for hit in hits]
-        click.echo(json.dumps({"name": name, "hits": counts, "silent": silent, "store": held}, indent=2))
+        click.echo(json.dumps({"name": name, **asdict(counted), "store": held}, indent=2))
         return 0
     header = ("ENGINE", "TIER", "COUNTED", "ASKED", "HIT", "RATE")
     rows = [
         (hit.engine, hit.tier, hit.unit, "-" if hit.asked is None else f"{hit.asked}", f"{hit.hit}", hit.rate)
-        for hit in hits
+        for hit in counted.hits
     ]
     _table(header, rows)
-    for problem in silent:
+    for problem in counted.silent:
         click.echo(problem, err=True)
     click.echo()
+    for l1 in counted.l1:
+        click.echo(f"L1 of {l1.engine}: {size(l1.used_bytes)} of {size(l1.capacity_bytes)}")
     if held is None:
         click.echo("no shared store (spec.cache.l2)")
         return 0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..api.faults import Fault
-from ..api.v1alpha1 import API_VERSION, KIND, KVServing
-from ..connectors import l2_type
+from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
+from ..connectors import l1_owners, l2_type
 from ..reasons import Reason
 from .conditions import Condition, Facts, foreign_service, router_service, serving_revisions, workload
 from .logs import MASK, redact
@@ -166,16 +166,25 @@ def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:
         port = service["spec"]["ports"][0]["port"]
         url = f"http://{service['metadata']['name']}.{facts.plan.namespace}.svc:{port}"
     spec = serving.spec
-    l1, l2 = spec.cache.l1, spec.cache.l2
+    l2 = spec.cache.l2
     return {
         "url": url,
         "model": redact(spec.model.name or spec.model.uri.rstrip("/").rsplit("/", 1)[-1]),
         "engine": {"version": profile.engine_version, "image": redact(profile.engine_image)},
         "tiers": {
-            "l1": "off" if l1 is None else str(l1.size),
+            "l1": _l1(spec),
             "l2": "off" if l2 is None else " ".join(filter(None, (l2_type(l2), str(l2.size or "")))),
         },
     }
+
+
+def _l1(spec: KVServingSpec) -> str:
+    """The size, and the owners unless the scheduler alone is one."""
+    l1 = spec.cache.l1
+    if l1 is None:
+        return "off"
+    owners = l1_owners(spec)
+    return str(l1.size) if owners == ("scheduler",) else " ".join((str(l1.size), *owners))
 
 
 def _cut(text: str, longest: int = _LONGEST) -> str:

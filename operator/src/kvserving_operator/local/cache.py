@@ -41,6 +41,24 @@ class Hits:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What L1 of one engine holds where its workers own it, in bytes of all its workers together."""
+
+    engine: str
+    used_bytes: int
+    capacity_bytes: int
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the engines of a service say. ``silent``: those that do not answer, with the reason."""
+
+    hits: tuple[Hits, ...]
+    l1: tuple[Held, ...]
+    silent: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Access:
     """How the store of a service is reached. ``environment`` holds its credentials."""
 
@@ -50,35 +68,43 @@ class Access:
     environment: dict[str, str] = field(repr=False)
 
 
-def hits(state: State) -> tuple[list[Hits], list[str]]:
-    """Read the engines' counters; return what they say, and the engines that do not answer, with the reason.
+def counted(state: State) -> Counted:
+    """Read the engines' counters.
 
-    The engine's own cache and what came from outside, in tokens; of the latter, what each tier gave; and how often each
-    connector was asked and chosen, in requests.
+    The engine's own cache and what came from outside, in tokens; of the latter, what each tier gave; how often each
+    connector was asked and chosen, in requests; and what L1 holds, where the engine tells.
     """
-    found: list[Hits] = []
-    silent = []
+    hits: list[Hits] = []
+    l1, silent = [], []
     for pod in _engines(state):
         try:
             samples = list(_samples(pod))
         except OSError as error:
             silent.append(f"{pod.name} does not answer: {error}")
             continue
-        for tier, prefix in (("own cache", "vllm:prefix_cache"), ("from outside", "vllm:external_prefix_cache")):
-            asked = _sum(samples, f"{prefix}_queries_total")
-            found.append(Hits(pod.name, tier, "tokens", asked, _sum(samples, f"{prefix}_hits_total")))
-        for tier in sorted({sample.labels["tier"] for sample in samples if sample.name == _TIER_TOKENS}):
-            ours = [sample for sample in samples if sample.labels.get("tier") == tier]
-            found.append(Hits(pod.name, f"of it, {tier.upper()}", "tokens", None, _sum(ours, _TIER_TOKENS)))
-        for child in sorted({sample.labels["connector"] for sample in samples if sample.name == _CHILD_HITS}):
-            ours = [sample for sample in samples if sample.labels.get("connector") == child]
-            found.append(Hits(pod.name, child, "requests", _sum(ours, _CHILD_QUERIES), _sum(ours, _CHILD_HITS)))
-    return found, silent
+        hits += _hits(pod.name, samples)
+        if capacity := _sum(samples, _L1_CAPACITY):
+            l1.append(Held(pod.name, _sum(samples, _L1_USED), capacity))
+    return Counted(tuple(hits), tuple(l1), tuple(silent))
+
+
+def _hits(engine: str, samples: list[Sample]) -> Iterator[Hits]:
+    for tier, prefix in (("own cache", "vllm:prefix_cache"), ("from outside", "vllm:external_prefix_cache")):
+        asked, hit = _sum(samples, f"{prefix}_queries_total"), _sum(samples, f"{prefix}_hits_total")
+        yield Hits(engine, tier, "tokens", asked, hit)
+    for tier in sorted({sample.labels["tier"] for sample in samples if sample.name == _TIER_TOKENS}):
+        ours = [sample for sample in samples if sample.labels.get("tier") == tier]
+        yield Hits(engine, f"of it, {tier.upper()}", "tokens", None, _sum(ours, _TIER_TOKENS))
+    for child in sorted({sample.labels["connector"] for sample in samples if sample.name == _CHILD_HITS}):
+        ours = [sample for sample in samples if sample.labels.get("connector") == child]
+        yield Hits(engine, child, "requests", _sum(ours, _CHILD_QUERIES), _sum(ours, _CHILD_HITS))
 
 
 _TIER_TOKENS = "kvserving:tier_load_tokens_total"
 _CHILD_QUERIES = "vllm:kv_connector_mc_queries_total"
 _CHILD_HITS = "vllm:kv_connector_mc_hits_total"
+_L1_CAPACITY = "kvserving:worker_cache_capacity_bytes"
+_L1_USED = "kvserving:worker_cache_used_bytes"
 
 
 def access(state: State) -> Access | None:

@@ -210,9 +210,10 @@ def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
 
 
 def _tier_bytes(pod: LocalPod) -> int:
-    """Bytes of host memory that the connectors of an engine take."""
+    """Bytes of host memory that the connectors of an engine take, those of all its data-parallel ranks."""
     found = connectors.children(json.loads(pod.option("--kv-transfer-config") or "{}"))
-    return sum(int((child.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)) for child in found)
+    each = sum(int((child.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)) for child in found)
+    return each * int(pod.option("--data-parallel-size") or 1)
 
 
 def available_memory() -> int:

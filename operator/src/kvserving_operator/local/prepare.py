@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..api.v1alpha1 import KVServing
-from ..connectors import WORKER, tier_children
 from . import launchers, model_config, preflight
 from .errors import EnvironmentFault
 from .run import Run
 from .state import ServiceDir
 
 LATER = (
-    "spec.{field}: this arrives with a later release of the connector; `kvserving up --without-tiers` runs the service"
+    "spec.kvcached: this arrives with a later release of the connector; `kvserving up --without-tiers` runs the service"
     " without spec.cache and spec.kvcached"
 )
 
@@ -85,9 +84,8 @@ def _without_tiers(serving: KVServing, leave_out: bool) -> tuple[KVServing, tupl
     spec = serving.spec
     cache = spec.cache
     if not leave_out:
-        later = [("cache.l1.owner", WORKER in tier_children(spec)), ("kvcached", spec.kvcached.enabled)]
-        if faults := [LATER.format(field=field) for field, asked in later if asked]:
-            raise EnvironmentFault(*faults)
+        if spec.kvcached.enabled:
+            raise EnvironmentFault(LATER)
         return serving, ()
     tiers = cache.l1 is not None or cache.l2 is not None or bool(cache.connectors)
     asked = [field for field, there in (("cache", tiers), ("kvcached", spec.kvcached.enabled)) if there]

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from ..api.faults import Fault
-from . import check_args, check_cache, check_engine, check_env, check_gateway, check_resources, check_template
+from . import (
+    check_args,
+    check_cache,
+    check_engine,
+    check_env,
+    check_gateway,
+    check_owner,
+    check_resources,
+    check_template,
+)
 from .context import Context
 
 
@@ -15,6 +24,7 @@ def faults(ctx: Context) -> tuple[Fault, ...]:
         *check_env.faults(ctx),
         *check_resources.faults(ctx),
         *check_cache.faults(ctx),
+        *check_owner.faults(ctx),
         *check_gateway.faults(ctx),
         *check_template.faults(ctx),
     )

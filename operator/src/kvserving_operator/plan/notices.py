@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..connectors import WORKER, l2_type, tier_children
+from ..connectors import l2_type
 from ..engines import catalog
 from ..reasons import Reason
 from . import template
@@ -68,14 +68,10 @@ def _facts(ctx: Context) -> list[Notice]:
 
 
 def _tiers(ctx: Context) -> list[Notice]:
-    found, kind = [], l2_type(ctx.spec.cache.l2)
-    if WORKER in tier_children(ctx.spec):
-        message = "the connector of this release has no tier that workers own: engines that load it do not start."
-        found.append(Notice(Reason.TIER_NOT_IN_THIS_RELEASE, "spec.cache.l1.owner", message))
-    if kind == "s3":
-        message = "the operator cannot bound a bucket: give it a lifecycle rule that removes old objects."
-        found.append(Notice(Reason.STORE_NOT_BOUNDED, "spec.cache.l2.type", message))
-    return found
+    if l2_type(ctx.spec.cache.l2) != "s3":
+        return []
+    message = "the operator cannot bound a bucket: give it a lifecycle rule that removes old objects."
+    return [Notice(Reason.STORE_NOT_BOUNDED, "spec.cache.l2.type", message)]
 
 
 def _router(ctx: Context) -> list[Notice]:
