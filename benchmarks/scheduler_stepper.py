@@ -42,6 +42,11 @@ OUR_L1 = {
     "kv_connector_module_path": "kvserving_connector.vllm.offload",
     "kv_connector_extra_config": {**L1, "loads": "always"},
 }
+OUR_WORKERS = {
+    "kv_connector": "WorkerCacheConnector",
+    "kv_connector_module_path": "kvserving_connector.vllm.worker_cache",
+    "kv_connector_extra_config": {"cpu_bytes_to_use": 2**28, "loads": "always"},
+}
 EMPTY_CHILD = {
     "kv_connector": "Scripted",
     "kv_connector_module_path": "tests.connector.multi_children",
@@ -53,6 +58,7 @@ STOCK_MULTI = {"kv_connector": "MultiConnector", "kv_connector_extra_config": CH
 OUR_MULTI = {**STOCK_MULTI, "kv_connector_module_path": "kvserving_connector.vllm.multi"}
 PAIRS = {
     "`TieredOffloadConnector` and `OffloadingConnector`": (OUR_L1, STOCK_L1),
+    "`WorkerCacheConnector` and `OffloadingConnector`": (OUR_WORKERS, STOCK_L1),
     "`MultiConnector` with two children": (OUR_MULTI, STOCK_MULTI),
 }
 

@@ -18,7 +18,7 @@ from kvserving_connector.vllm.context import KVCacheBlockView, SchedulerContext
 from kvserving_connector.vllm.worker_cache.messages import Save, SavePart, SaveSpan
 
 # Blocks that saves may hold, as a share of the engine's: requests need the others.
-_SHARE_HELD = 4
+_SHARE_HELD = 2
 # Blocks at the head of the free queue that are looked at with each step.
 _MOST_AHEAD = 512
 _KEYS_KEPT = 16 * _MOST_AHEAD
@@ -100,7 +100,9 @@ class Saves:
             progress = self._requests.get(request_id)
             if progress is None:
                 continue
-            spans = self._spans(progress, scheduled, _block_ids(output, request_id), states.get(request_id, ()), used)
+            spans = self._spans(progress, scheduled, output, states.get(request_id, ()), used)
+            if not spans:
+                continue
             if taken := self._within_bounds(progress, spans, context):
                 saves.append(self._begin(request_id, taken, context))
         return saves, used
@@ -141,7 +143,7 @@ class Saves:
         self,
         progress: _Progress,
         scheduled: int,
-        blocks: Sequence[Sequence[int]] | None,
+        output: Any,
         states: Sequence[tuple[int, int, int]],
         used: list[bytes],
     ) -> list[tuple[int, SaveSpan]]:
@@ -151,9 +153,13 @@ class Saves:
         computed = min(request.num_computed_tokens + scheduled, request.num_tokens)
         if self._settings.prompt_only:
             computed = min(computed, request.num_prompt_tokens)
+        stop = planner.spans(computed)
+        if stop <= progress.span and not states:
+            return []
         keys = self._hashes.of(request.request_id).keys(request.block_hashes)
-        stop = min(planner.spans(computed), len(keys))
+        stop = min(stop, len(keys))
         by_span: dict[int, list[SavePart]] = {}
+        blocks = _block_ids(output, request.request_id) if stop > progress.span else None
         if blocks is not None:
             for span in range(progress.span, stop):
                 by_span[span] = self._parts(span, keys[span], blocks, used)

@@ -44,6 +44,8 @@ class _Save:
     copying: int = 0
     placed: list[SaveSpan] = field(default_factory=list)
     written: set[bytes] = field(default_factory=set)
+    kept: list[bytes] = field(default_factory=list)
+    """Parts that are pinned until the report, so that a save does not push out its own beginning."""
 
 
 @dataclass
@@ -288,6 +290,9 @@ class WorkerHalf:
                 continue
             opened.placed.append(span)
             keys += found
+            for part in span.parts:
+                self.pool.pin(part.key)
+                opened.kept.append(part.key)
             copies += [
                 Copy(part.group, block, slot)
                 for part in span.parts
@@ -332,14 +337,13 @@ class WorkerHalf:
         self._end_save(copying.save)
 
     def _end_save(self, opened: _Save) -> None:
-        """Report the save once all of it has ended.
-
-        What it placed first may have been named as leaving meanwhile; from here on it stays, and the report says so.
-        """
+        """Report the save once all of it has ended: what is still there of it."""
         if opened.waiting or opened.copying:
             return
         del self._saves[opened.save.number]
         held = [span for span in opened.placed if all(self.pool.revive(part.key) for part in span.parts)]
+        for key in opened.kept:
+            self.pool.unpin(key)
         present = [span for span in held if not any(part.key in opened.written for part in span.parts)]
         self._report.saves[opened.save.number] = SaveReport(
             normal(span.range for span in held), normal(span.range for span in present)
