@@ -31,6 +31,7 @@ TESTS = (
     "test_regions.py",
     "test_worker_cache_stats.py",
     "tier",
+    "worker_cache",
 )
 ROOT = Path(__file__).resolve().parents[2]
 # The oldest platform tag of each architecture's wheels; only Python files are read from them.

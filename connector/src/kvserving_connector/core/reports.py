@@ -36,14 +36,15 @@ class SaveReport:
 
 @dataclass(frozen=True)
 class ReadyReport:
-    """The end of one probe: the tokens of the prompt, from its start, that can be loaded. Merged: the fewest."""
+    """The end of one probe: the tokens of the prompt, from its start, that can be loaded. Merged: fewest and most."""
 
     tokens: int
+    most: int
     reporters: int = 1
 
     def merge(self, other: ReadyReport) -> ReadyReport:
         """Return the report of both sides' reporters."""
-        return ReadyReport(min(self.tokens, other.tokens), self.reporters + other.reporters)
+        return ReadyReport(min(self.tokens, other.tokens), max(self.most, other.most), self.reporters + other.reporters)
 
 
 @dataclass

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
+SPARE_SHARE = 16
+"""One slot in so many is kept free ahead of need."""
+
 
 class _State(Enum):
     RESERVED = auto()
@@ -44,13 +47,13 @@ class SlotPool:
     def __init__(self, capacity: int, spare: int | None = None) -> None:
         """Make a pool of ``capacity`` free slots, numbered from 0.
 
-        ``spare``: slots that victims are announced for ahead of need; a sixteenth of the pool when left out.
+        ``spare``: slots that victims are announced for ahead of need; one in ``SPARE_SHARE`` when left out.
         Raises ValueError unless 0 <= ``spare`` <= ``capacity`` and ``capacity`` is at least 1.
         """
         if capacity < 1:
             raise ValueError(f"capacity: {capacity} must be at least 1 slot; give L1 more memory")
         if spare is None:
-            spare = capacity // 16
+            spare = capacity // SPARE_SHARE
         if not 0 <= spare <= capacity:
             raise ValueError(f"spare: {spare} must be from 0 to the pool's {capacity} slots")
         self.capacity = capacity
@@ -80,12 +83,13 @@ class SlotPool:
         """Return the keys of the readable parts that are not leaving."""
         return frozenset(self._held)
 
-    def reserve(self, key: bytes, count: int) -> tuple[int, ...] | None:
+    def reserve(self, key: bytes, count: int, *, again: bool = True) -> tuple[int, ...] | None:
         """Take ``count`` slots for a part that is about to be written; nobody reads it before ``commit``.
 
-        Returns None when there is no room now: the next ``announce`` makes some. Also None while a forgotten part of
-        the same key is pinned or being written. Raises ValueError when the key is reserved or readable (ask ``get``
-        first, ``revive`` a leaving part), and for a count that no pool of this size has.
+        Returns None when there is no room now: the next ``announce`` makes some if ``again`` says that it will be asked
+        for. Also None while a forgotten part of the same key is pinned or being written. Raises ValueError when the key
+        is reserved or readable (ask ``get`` first, ``revive`` a leaving part), and for a count that no pool of this
+        size has.
         """
         if not 1 <= count <= self.capacity:
             raise ValueError(f"count: {count} slots for one part must be from 1 to the pool's {self.capacity}")
@@ -95,7 +99,7 @@ class SlotPool:
                 return None
             raise ValueError(f"key: the part is {known.state.name.lower()} already; ask get() before reserve()")
         if count > len(self._free):
-            self._missing += count
+            self._missing += count if again else 0
             return None
         slots = tuple(self._free[: -count - 1 : -1])
         del self._free[-count:]

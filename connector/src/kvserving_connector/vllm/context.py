@@ -57,6 +57,11 @@ class SchedulerContext:
         return len(self._pool.blocks)
 
     @property
+    def null_block_id(self) -> int:
+        """The id that stands for no memory in requests' tables."""
+        return int(self._pool.null_block.block_id)
+
+    @property
     def num_free_blocks(self) -> int:
         """Blocks in the free queue. Those that are held through this context are not free."""
         return int(self._pool.get_num_free_blocks())

@@ -10,7 +10,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.offloading.config import build
 from vllm.v1 import kv_cache_interface as specs
 
 from kvserving_connector.core.planner import Group, GroupKind, HybridOffloadPlanner
-from kvserving_connector.core.worker_settings import WorkerCacheSettings
+from kvserving_connector.core.worker_settings import Offload, WorkerCacheSettings
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def geometry(vllm_config: Any, kv_cache_config: Any, settings: WorkerCacheSettin
     """Return what the cache of this engine looks like.
 
     Raises ValueError naming the setting for a chunk size that does not fit the model, an engine without prefix caching,
-    and cache groups that cannot be resumed from a prefix.
+    cache groups that cannot be resumed from a prefix, and lazy saving where a span has several blocks of a group.
     """
     if not vllm_config.cache_config.enable_prefix_caching:
         raise ValueError(
@@ -37,10 +37,11 @@ def geometry(vllm_config: Any, kv_cache_config: Any, settings: WorkerCacheSettin
             "engine without --no-enable-prefix-caching, or without cache.l1 and cache.l2"
         )
     config = build_offloading_config(vllm_config, kv_cache_config)
-    group_ids = tuple(group.group_id for group in config.groups)
+    # vLLM 0.29 offloads every group, and so names none.
+    group_ids = tuple(getattr(group, "group_id", index) for index, group in enumerate(config.groups))
     groups = [
-        _group(kv_cache_config.kv_cache_groups[group.group_id].kv_cache_spec, group.tokens_per_block)
-        for group in config.groups
+        _group(kv_cache_config.kv_cache_groups[group_id].kv_cache_spec, group.tokens_per_block)
+        for group_id, group in zip(group_ids, config.groups, strict=True)
     ]
     parallel = vllm_config.parallel_config
     planner = HybridOffloadPlanner.make(
@@ -49,7 +50,21 @@ def geometry(vllm_config: Any, kv_cache_config: Any, settings: WorkerCacheSettin
         max_model_len=vllm_config.model_config.max_model_len,
         hybrid_chunk_size=settings.chunk_tokens,
     )
+    if settings.offload is Offload.LAZY:
+        _check_lazy(planner)
     return Geometry(planner, group_ids, parallel.world_size, parallel.local_world_size, config)
+
+
+def _check_lazy(planner: HybridOffloadPlanner) -> None:
+    """Refuse parts of several blocks: the engine gives up blocks one by one, and a part is saved whole."""
+    for group in range(len(planner.groups)):
+        blocks = planner.blocks_per_part(group)
+        if blocks > 1:
+            raise ValueError(
+                f"kv_connector_extra_config.offload='lazy': a span of {planner.span_tokens} tokens has {blocks} blocks "
+                f"of cache group {group}, and the engine gives up blocks one by one; use offload 'eager', or a "
+                "hybrid_chunk_size of one block where the model's groups allow it"
+            )
 
 
 def _group(spec: Any, block_tokens: int) -> Group:

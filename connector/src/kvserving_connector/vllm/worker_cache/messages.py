@@ -38,22 +38,24 @@ class Save:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadBlock:
-    """One block to be filled: from the block ``index`` of the part ``key``; ``range`` in hash blocks."""
-
-    key: bytes
-    group: int
-    index: int
-    block_id: int
-    range: Range
-
-
-@dataclass(frozen=True, slots=True)
 class Load:
-    """What a request was promised."""
+    """What a request was promised. Columns, with one entry per block: thousands of blocks cross processes as one.
+
+    A block is filled from the block ``indices`` of the part ``keys[parts]``; ``positions`` are those in the request's
+    table of the block's group.
+    """
 
     request_id: str
-    blocks: tuple[LoadBlock, ...]
+    keys: tuple[bytes, ...]
+    parts: tuple[int, ...]
+    groups: tuple[int, ...]
+    indices: tuple[int, ...]
+    block_ids: tuple[int, ...]
+    positions: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return the number of blocks."""
+        return len(self.block_ids)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,12 +129,14 @@ class Probes:
         items: list[Item] = []
         parts: list[tuple[bytes, int]] = []
         left: list[tuple[bytes, int]] = []
+        opened.steps += 1
+        again = opened.steps < ROOM_STEPS
         for key, count in opened.wanted:
             if self._pool.revive(key):
                 self._keep(opened, key)
             elif key in self._writing:
                 opened.awaited.add(key)
-            elif (slots := self._pool.reserve(key, count)) is None:
+            elif (slots := self._pool.reserve(key, count, again=again)) is None:
                 left.append((key, count))
             else:
                 self._writing.add(key)
@@ -142,8 +144,7 @@ class Probes:
                 opened.awaited.add(key)
                 parts.append((key, count))
                 items += [Item(object_key(key, index), slot) for index, slot in enumerate(slots)]
-        opened.steps += 1
-        opened.wanted = left if opened.steps < ROOM_STEPS else []
+        opened.wanted = left if again else []
         if items:
             job = next(self._jobs)
             self._reads[job] = parts
@@ -172,7 +173,7 @@ class Probes:
         for key in opened.kept - needed:
             self._pool.unpin(key)
         opened.kept &= needed
-        self._ready[probe.number] = ReadyReport(prefix)
+        self._ready[probe.number] = ReadyReport(prefix, prefix)
 
     def _has(self, opened: _Open, key: bytes) -> bool:
         return key in opened.kept and self._pool.get(key) is not None

@@ -12,6 +12,7 @@ from kvserving_connector.core.chunk_hashes import HashBook, part_key, span_hash
 from kvserving_connector.core.planner import GroupKind, HybridOffloadPlanner
 from kvserving_connector.core.ranges import intersection
 from kvserving_connector.core.reports import Quorum, SaveReport
+from kvserving_connector.core.slots import SPARE_SHARE
 from kvserving_connector.core.tracker import PrefixTracker
 from kvserving_connector.core.worker_settings import Offload, WorkerCacheSettings
 from kvserving_connector.vllm.context import KVCacheBlockView, SchedulerContext
@@ -26,10 +27,11 @@ _KEYS_KEPT = 16 * _MOST_AHEAD
 
 @dataclass
 class _Progress:
-    """How far a request is saved: the next span, counted from the start of the prompt."""
+    """How far a request is saved: the next span, counted from the start of the prompt, and in how many saves."""
 
     request: Any
     span: int
+    saves: int = 0
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,24 @@ class Saves:
         if progress is not None:
             progress.span = min(progress.span, self._planner.spans(tokens))
 
-    def ended(self, request_id: str) -> None:
-        """The request has no further steps. Saves under way go on: they hold what they read."""
-        self._requests.pop(request_id, None)
+    def ended(self, request_id: str) -> list[bytes]:
+        """The request has no further steps. Saves under way go on: they hold what they read.
+
+        Returns parts to be noted as used, in this order: where a prompt was saved step by step its beginning is the
+        oldest, and without it the rest is of no use.
+        """
+        progress = self._requests.pop(request_id, None)
+        if progress is None or progress.saves < 2:
+            return []
+        keys = self._hashes.of(request_id).keys(progress.request.block_hashes)[: progress.span]
+        return [part_key(key, group) for key in reversed(keys) for group in range(len(self._group_ids))]
 
     def collect(self, output: Any, context: SchedulerContext) -> tuple[list[Save], list[bytes]]:
         """Return the saves of this step, and the parts that were used and need none."""
         if self._settings.offload is Offload.LAZY:
-            return self._lazy(context), []
+            # Only while something is computed: an idle engine gives up no block, and has to come to rest where L1
+            # holds less than the free queue.
+            return self._lazy(context) if output.num_scheduled_tokens else [], []
         saves: list[Save] = []
         used: list[bytes] = []
         states = _boundary_states(output)
@@ -104,8 +116,10 @@ class Saves:
             if not spans:
                 continue
             if taken := self._within_bounds(progress, spans, context):
+                progress.saves += 1
                 saves.append(self._begin(request_id, taken, context))
-        return saves, used
+        # A prompt's beginning counts as used last: it is of use without the rest, and not the other way round.
+        return saves, used[::-1]
 
     def reported(self, number: int, report: SaveReport, context: SchedulerContext) -> None:
         """Take a report of one save, and with the last one track what all ranks hold and let go of the blocks."""
@@ -153,7 +167,8 @@ class Saves:
         computed = min(request.num_computed_tokens + scheduled, request.num_tokens)
         if self._settings.prompt_only:
             computed = min(computed, request.num_prompt_tokens)
-        stop = planner.spans(computed)
+        most = self._most_spans()
+        stop = min(planner.spans(computed), most)
         if stop <= progress.span and not states:
             return []
         keys = self._hashes.of(request.request_id).keys(request.block_hashes)
@@ -166,12 +181,23 @@ class Saves:
         # States of recurrent layers come by themselves: their blocks cannot be told from the request's table.
         for group_id, block_id, tokens in states:
             span = tokens // planner.span_tokens - 1
-            if tokens % planner.span_tokens == 0 and 0 <= span < len(keys) and group_id in self._group_ids:
+            if tokens % planner.span_tokens == 0 and 0 <= span < min(len(keys), most) and group_id in self._group_ids:
                 group = self._group_ids.index(group_id)
                 part = SavePart(part_key(keys[span], group), group, (block_id,))
                 by_span.setdefault(span, []).extend(self._new([part], used))
         width = planner.hashes_per_span
         return [(span, SaveSpan((span * width, width), tuple(parts))) for span, parts in sorted(by_span.items())]
+
+    def _most_spans(self) -> int:
+        """Return how much of one prompt is saved: more would push out the prompt's own beginning.
+
+        Without a report of the ranks their size is not known, and all of it is.
+        """
+        capacity, planner = self._tracker.capacity, self._planner
+        if not capacity:
+            return planner.spans(planner.max_model_len)
+        slots = sum(planner.blocks_per_part(group) for group in range(len(self._group_ids)))
+        return (capacity - capacity // SPARE_SHARE) // slots
 
     def _parts(self, span: int, key: bytes, blocks: Sequence[Sequence[int]], used: list[bytes]) -> list[SavePart]:
         parts = []

@@ -11,7 +11,8 @@ from vllm.v1.core import kv_cache_utils
 
 from kvserving_connector.core.chunk_hashes import HashBook, part_key
 from kvserving_connector.core.loads import LoadLedger, Tier
-from kvserving_connector.core.ranges import Range, intersection, union
+from kvserving_connector.core.planner import GroupKind
+from kvserving_connector.core.ranges import Range, union
 from kvserving_connector.core.reports import Quorum, ReadyReport, WorkerReport
 from kvserving_connector.core.tracker import PrefixTracker
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
@@ -19,19 +20,25 @@ from kvserving_connector.settings import logger
 from kvserving_connector.vllm.context import SchedulerContext
 from kvserving_connector.vllm.worker_cache import stats as names
 from kvserving_connector.vllm.worker_cache.geometry import Geometry
-from kvserving_connector.vllm.worker_cache.messages import Load, LoadBlock, Probe, WorkerCacheMetadata
+from kvserving_connector.vllm.worker_cache.loading import keys_within, plan_load
+from kvserving_connector.vllm.worker_cache.messages import Load, Probe, WorkerCacheMetadata
 from kvserving_connector.vllm.worker_cache.saves import Saves
 
 
 @dataclass
 class _Lookup:
-    """What is known of a request before its blocks are allocated. ``ready`` is None until all ranks have answered."""
+    """What is known of a request before its blocks are allocated. ``ready`` is None until all ranks have answered.
+
+    ``asked_from`` are the tokens that the engine held when they were asked, ``tracked`` those that were tracked.
+    """
 
     request: Any
     local: int = 0
     promised: int = 0
     tier: Tier = Tier.L1
     probe: int | None = None
+    asked_from: int = 0
+    tracked: int = 0
     ready: int | None = None
     lost: set[bytes] = field(default_factory=set)
 
@@ -45,7 +52,6 @@ class _Loading:
     local: int
     prefix: int
     failed: tuple[Range, ...] = ()
-    held: list[int] = field(default_factory=list)
 
 
 class SchedulerHalf:
@@ -54,6 +60,7 @@ class SchedulerHalf:
     def __init__(self, geometry: Geometry, settings: WorkerCacheSettings, max_batch_tokens: int) -> None:
         self._planner = geometry.planner
         self._group_ids = geometry.group_ids
+        self._all_full = all(group.kind is GroupKind.FULL for group in self._planner.groups)
         self._settings = settings
         self.tracker = PrefixTracker()
         self._hashes = HashBook(self._planner.hashes_per_span)
@@ -71,6 +78,7 @@ class SchedulerHalf:
         self._lookups: dict[str, _Lookup] = {}
         self._loading: dict[str, _Loading] = {}
         self._requests: dict[str, Any] = {}
+        self._failing: set[str] = set()
         self._probes: dict[int, _Lookup] = {}
         self._probed: dict[str, int] = {}
         self._probe = 0
@@ -116,7 +124,8 @@ class SchedulerHalf:
         request_id = request.request_id
         found = self._lookups.setdefault(request_id, _Lookup(request))
         found.local, found.promised = local, 0
-        skips = bool(getattr(request, "skip_reading_prefix_cache", False))
+        # What failed once may fail each time, as a store may always have what it does not deliver.
+        skips = request_id in self._failing or bool(getattr(request, "skip_reading_prefix_cache", False))
         if skips or any(local % self._planner.groups[group].block_tokens for group in range(len(self._group_ids))):
             return 0, False
         keys = self._hashes.of(request_id).keys(request.block_hashes)
@@ -131,8 +140,9 @@ class SchedulerHalf:
             ready = self._asked(found, keys, prefix, new)
             if ready is None:
                 return None, False
-            if ready > max(prefix, local):
-                prefix, tier = ready, Tier.L2
+            if ready > local and ready >= prefix:
+                prefix = ready
+                tier = Tier.L2 if ready > found.tracked else Tier.L1
         if prefix <= local or not self.ledger.takes(request_id, prefix - local, new):
             return 0, False
         found.promised, found.tier = prefix - local, tier
@@ -164,8 +174,9 @@ class SchedulerHalf:
         request_id = request.request_id
         self.ledger.finished(request_id)
         self._requests.pop(request_id, None)
+        self._failing.discard(request_id)
         self._lookups.pop(request_id, None)
-        self._saves.ended(request_id)
+        self._next.used += self._saves.ended(request_id)
         self._hashes.drop(request_id)
         if request_id not in self._loading:
             self._release(request_id)
@@ -208,10 +219,12 @@ class SchedulerHalf:
             if done is None:
                 continue
             self.ledger.received(request_id)
-            self._bound().free_blocks(done.held)
+            self._bound().free_blocks(done.load.block_ids)
             self._release(request_id)
             whole = loaded = done.prefix - done.local
             if done.failed:
+                if request_id in self._requests:
+                    self._failing.add(request_id)
                 # What follows a block that was not loaded is computed with it; with several groups all of it is.
                 first = done.failed[0][0] * self._planner.hash_block_tokens
                 loaded = max(0, first - done.local) if len(self._group_ids) == 1 else 0
@@ -248,6 +261,10 @@ class SchedulerHalf:
     def _asked(self, found: _Lookup, keys: Any, prefix: int, new: int) -> int | None:
         """Return the tokens that the ranks have ready, 0 when they are not asked, None while they are awaited."""
         request_id = found.request.request_id
+        if found.probe is not None and self._planner.spans(found.local) < self._planner.spans(found.asked_from):
+            # The engine has lost what the ranks were not asked for.
+            self._release(request_id)
+            found.probe = found.ready = None
         if found.ready is not None:
             return found.ready
         if found.probe is None:
@@ -256,16 +273,22 @@ class SchedulerHalf:
                 return 0
             if not self._room_for(found):
                 return None
-            self._probe += 1
-            found.probe = self._probed[request_id] = self._probe
-            self._probes[self._probe] = found
-            self._next.probes.append(Probe(self._probe, tuple(keys), found.request.num_tokens, found.local))
+            found.asked_from, found.tracked = found.local, prefix
+            self._ask(found, keys, found.request.num_tokens)
         if not self.ledger.deferred(request_id):
             return None
         logger.warning("KVServing worker cache: no answer for request %s in time, its prompt is computed", request_id)
         self._release(request_id)
         found.ready = 0
         return 0
+
+    def _ask(self, found: _Lookup, keys: Any, num_tokens: int) -> None:
+        """Ask the ranks for a prefix that leaves one of ``num_tokens`` to compute."""
+        self._probe += 1
+        found.probe = self._probed[found.request.request_id] = self._probe
+        found.lost = set()
+        self._probes[self._probe] = found
+        self._next.probes.append(Probe(self._probe, tuple(keys), num_tokens, found.asked_from))
 
     def _room_for(self, found: _Lookup) -> bool:
         """Whether the ranks can hold this prompt ready beside those that wait for their blocks already.
@@ -283,13 +306,18 @@ class SchedulerHalf:
         merged = self._ready.add(number, report) if found is not None else None
         if found is None or merged is None:
             return
+        keys = self._hashes.of(found.request.request_id).keys(found.request.block_hashes)
+        if found.asked_from < merged.tokens < merged.most and not self._all_full:
+            # A rank with a longer prefix may lack the state or the window that the shorter one needs.
+            self._release(found.request.request_id)
+            self._ask(found, keys, merged.tokens + 1)
+            return
         found.ready = merged.tokens
         # The ranks hold these parts for the request, so they are tracked like saved ones.
-        keys = self._hashes.of(found.request.request_id).keys(found.request.block_hashes)
         for group in range(len(self._group_ids)):
             for span in self._planner.needed(group, merged.tokens):
                 key = part_key(keys[span], group)
-                if span >= self._planner.spans(found.local) and key not in found.lost:
+                if span >= self._planner.spans(found.asked_from) and key not in found.lost:
                     self.tracker.add(key, self._planner.blocks_per_part(group))
 
     def _lose(self, keys: set[bytes]) -> None:
@@ -301,27 +329,20 @@ class SchedulerHalf:
                     found.lost |= keys
 
     def _start_load(self, request_id: str, found: _Lookup, prefix: int, block_ids: tuple[list[int], ...]) -> None:
-        planner, context = self._planner, self._bound()
+        context = self._bound()
         keys = self._hashes.of(request_id).keys(found.request.block_hashes)
-        blocks: list[LoadBlock] = []
-        for group, group_id in enumerate(self._group_ids):
-            width = planner.groups[group].block_tokens // planner.hash_block_tokens
-            for span, position, index in planner.blocks_to_load(group, prefix, found.local):
-                block_id = block_ids[group_id][position]
-                if context.get_block(block_id).is_null:
-                    raise RuntimeError(
-                        f"block {position} of cache group {group_id} of request {request_id} is to be loaded and has "
-                        "no memory: this vLLM places blocks in a way that WorkerCacheConnector does not know"
-                    )
-                key = part_key(keys[span], group)
-                blocks.append(LoadBlock(key, group, index, block_id, (position * width, width)))
-        load = Load(request_id, tuple(blocks))
-        held = [block.block_id for block in blocks]
+        tables = [block_ids[group_id] for group_id in self._group_ids]
+        load = plan_load(self._planner, request_id, keys, tables, prefix, found.local)
+        if context.null_block_id in load.block_ids:
+            raise RuntimeError(
+                f"a block of request {request_id} is to be loaded and has no memory: this vLLM places blocks in a way "
+                "that WorkerCacheConnector does not know"
+            )
         # An aborted or failed request gives its blocks back while ranks may still write to them.
-        context.touch(held)
-        self._loading[request_id] = _Loading(load, found.tier, found.local, prefix, held=held)
+        context.touch(load.block_ids)
+        self._loading[request_id] = _Loading(load, found.tier, found.local, prefix)
         self._next.loads.append(load)
-        self._next.used += dict.fromkeys(block.key for block in blocks)
+        self._next.used += reversed(load.keys)
         self._count(names.PROMISED, prefix - found.local, str(found.tier))
 
     def _failed(self, request_id: str, ranges: tuple[Range, ...]) -> None:
@@ -329,7 +350,7 @@ class SchedulerHalf:
         if loading is None:
             return
         loading.failed = union(loading.failed, ranges)
-        lost = {block.key for block in loading.load.blocks if intersection(ranges, (block.range,))}
+        lost = keys_within(self._planner, loading.load, ranges)
         self._lose(lost)
 
     def _release(self, request_id: str) -> None:
@@ -338,7 +359,12 @@ class SchedulerHalf:
         if number is not None:
             del self._probes[number]
             self._ready.drop(number)
-            self._next.releases.append(number)
+            # One that the ranks have not heard of is not asked: they release before they begin.
+            unsent = [probe for probe in self._next.probes if probe.number == number]
+            if unsent:
+                self._next.probes.remove(unsent[0])
+            else:
+                self._next.releases.append(number)
 
     def _tokens_of(self, parts: int) -> int:
         return parts * self._planner.span_tokens // len(self._group_ids)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import vllm
 
 from kvserving_connector.compat import require
 from kvserving_connector.core.ranges import normal
@@ -15,21 +14,19 @@ from kvserving_connector.core.slots import SlotPool
 from kvserving_connector.core.tier_settings import refuse
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
 from kvserving_connector.settings import logger
-from kvserving_connector.store.address import Credentials
-from kvserving_connector.store.namespace import Namespace, minor
-from kvserving_connector.store.open import open_store
 from kvserving_connector.store.rank_store import RankStore
 from kvserving_connector.store.tally import Tally
 from kvserving_connector.store.transfers import Item
-from kvserving_connector.vllm.identity import namespace_of, store_identity
+from kvserving_connector.vllm.identity import store_identity
 from kvserving_connector.vllm.series import STORE_PENDING
 from kvserving_connector.vllm.worker_cache import stats as names
 from kvserving_connector.vllm.worker_cache.copies import Copy, CopyEngine, canonical
 from kvserving_connector.vllm.worker_cache.geometry import Geometry
+from kvserving_connector.vllm.worker_cache.l2 import open_rank_store
+from kvserving_connector.vllm.worker_cache.loading import range_of
 from kvserving_connector.vllm.worker_cache.messages import Load, Save, SaveSpan, WorkerCacheMetadata
 from kvserving_connector.vllm.worker_cache.probes import ROOM_STEPS, Probes, object_key
 
-DEFAULT_MAX_INFLIGHT = 4096
 # Parts that are written to L2 in one job, and stay in L1 until all of them are.
 _STORE_PARTS = 16
 
@@ -44,8 +41,6 @@ class _Save:
     copying: int = 0
     placed: list[SaveSpan] = field(default_factory=list)
     written: set[bytes] = field(default_factory=set)
-    kept: list[bytes] = field(default_factory=list)
-    """Parts that are pinned until the report, so that a save does not push out its own beginning."""
 
 
 @dataclass
@@ -114,7 +109,15 @@ class WorkerHalf:
             raise refuse("cpu_bytes_to_use", self._settings.cpu_bytes, reason, way_out)
         self.pool = SlotPool(copies.slots)
         if self._settings.store is not None:
-            self._store = self._open_store(dict(self._settings.store), copies)
+            self._store = open_rank_store(
+                self._settings,
+                copies,
+                self._tally,
+                config=self._geometry.config,
+                identity=self._settings.store.get("identity") or store_identity(config),
+                hash_root=lambda: self._hash_root,
+                rank=self.rank,
+            )
             self._probes = Probes(self._geometry.planner, self.pool, self._store, self._writing)
         logger.info(
             "KVServing worker cache: rank %d holds %d blocks of %d bytes in host memory",
@@ -143,6 +146,8 @@ class WorkerHalf:
         self._step, self._hash_root = message.step, message.hash_root or self._hash_root
         if message.reset:
             self.pool.clear()
+            for opened in self._saves.values():
+                opened.waiting = []
         # Before victims are freed: a load was promised from what they still hold.
         for load in message.loads:
             self._load(load)
@@ -170,7 +175,7 @@ class WorkerHalf:
             loading = self._loads.pop(result.job_id, None)
             if loading is not None:
                 if not result.success:
-                    self._fail(loading.load, range(len(loading.load.blocks)))
+                    self._fail(loading.load, range(len(loading.load)))
                 self._end_load(loading)
             else:
                 self._end_copy(self._copying.pop(result.job_id), result.success)
@@ -231,19 +236,20 @@ class WorkerHalf:
         return self.pool.get(key)
 
     def _load(self, load: Load) -> None:
-        keys = tuple(dict.fromkeys(block.key for block in load.blocks))
-        slots = {key: found for key in keys if (found := self.readable(key)) is not None}
-        missing = [index for index, block in enumerate(load.blocks) if block.key not in slots]
+        slots = [self.readable(key) for key in load.keys]
+        missing = [index for index, part in enumerate(load.parts) if slots[part] is None]
         if missing:
             self._fail(load, missing)
+        columns = zip(load.groups, load.block_ids, load.parts, load.indices, strict=True)
         copies = [
-            Copy(block.group, block.block_id, slots[block.key][block.index])
-            for block in load.blocks
-            if block.key in slots
+            Copy(group, block_id, found[index])
+            for group, block_id, part, index in columns
+            if (found := slots[part]) is not None
         ]
-        for key in slots:
+        readable = tuple(key for key, found in zip(load.keys, slots, strict=True) if found is not None)
+        for key in readable:
             self.pool.pin(key)
-        loading = _Loading(load, tuple(slots))
+        loading = _Loading(load, readable)
         if not copies:
             self._end_load(loading)
             return
@@ -256,24 +262,24 @@ class WorkerHalf:
             self.pool.unpin(key)
         self._ended.add(loading.load.request_id)
 
-    def _fail(self, load: Load, indices: Any) -> None:
+    def _fail(self, load: Load, indices: Sequence[int]) -> None:
         """Report blocks that were not loaded, and forget the parts: they are not what the scheduler takes them for.
 
         Raises RuntimeError where vLLM has no way to be told.
         """
-        blocks = [load.blocks[index] for index in indices]
         if len(self._geometry.group_ids) == 1:
-            self._failed_blocks.update(block.block_id for block in blocks)
+            self._failed_blocks.update(load.block_ids[index] for index in indices)
         elif require().transfer_results:
             self._failed_requests.add(load.request_id)
         else:
             raise RuntimeError(
-                f"{len(blocks)} blocks of a model with several cache groups could not be loaded, and this vLLM cannot "
+                f"{len(indices)} blocks of a model with several cache groups could not be loaded, and this vLLM cannot "
                 "be told; use vLLM 0.30 or newer"
             )
-        for key in {block.key for block in blocks} - self._writing:
+        for key in {load.keys[load.parts[index]] for index in indices} - self._writing:
             self.pool.discard(key)
-        ranges = [*self._report.failed.get(load.request_id, ()), *(block.range for block in blocks)]
+        ranges = [*self._report.failed.get(load.request_id, ())]
+        ranges += [range_of(self._geometry.planner, load, index) for index in indices]
         self._report.failed[load.request_id] = normal(ranges)
 
     # Saves
@@ -283,24 +289,24 @@ class WorkerHalf:
         copies: list[Copy] = []
         keys: list[bytes] = []
         left = []
+        opened.steps += 1
+        again = opened.steps < ROOM_STEPS
         for span in opened.waiting:
-            found = self._room(span)
+            found = self._room(span, again)
             if found is None:
                 left.append(span)
                 continue
             opened.placed.append(span)
             keys += found
-            for part in span.parts:
+            for part in span.parts:  # until the report, so that a save does not push out its own beginning
                 self.pool.pin(part.key)
-                opened.kept.append(part.key)
             copies += [
                 Copy(part.group, block, slot)
                 for part in span.parts
                 if part.key in found
                 for block, slot in zip(part.blocks, found[part.key], strict=True)
             ]
-        opened.steps += 1
-        opened.waiting = left if opened.steps < ROOM_STEPS else []
+        opened.waiting = left if again else []
         if copies:
             job = next(self._jobs)
             self._copying[job] = _Copying(opened, keys)
@@ -308,13 +314,14 @@ class WorkerHalf:
             self._engine().save(job, copies)
         self._end_save(opened)
 
-    def _room(self, span: SaveSpan) -> dict[bytes, tuple[int, ...]] | None:
+    def _room(self, span: SaveSpan, again: bool) -> dict[bytes, tuple[int, ...]] | None:
         """Return slots for the parts that are not there yet; None when there are too few now, or others write one."""
         slots: dict[bytes, tuple[int, ...]] = {}
         for part in span.parts:
             if self.pool.revive(part.key):
                 continue
-            found = None if part.key in self._writing else self.pool.reserve(part.key, len(part.blocks))
+            writing = part.key in self._writing
+            found = None if writing else self.pool.reserve(part.key, len(part.blocks), again=again)
             if found is None:
                 for key in slots:
                     self.pool.discard(key)
@@ -337,13 +344,13 @@ class WorkerHalf:
         self._end_save(copying.save)
 
     def _end_save(self, opened: _Save) -> None:
-        """Report the save once all of it has ended: what is still there of it."""
+        """Report the save once all of it has ended: what is still there of it, with its beginning used last."""
         if opened.waiting or opened.copying:
             return
         del self._saves[opened.save.number]
-        held = [span for span in opened.placed if all(self.pool.revive(part.key) for part in span.parts)]
-        for key in opened.kept:
-            self.pool.unpin(key)
+        held = [span for span in reversed(opened.placed) if all(self.pool.revive(part.key) for part in span.parts)]
+        for part in (part for span in opened.placed for part in span.parts):
+            self.pool.unpin(part.key)
         present = [span for span in held if not any(part.key in opened.written for part in span.parts)]
         self._report.saves[opened.save.number] = SaveReport(
             normal(span.range for span in held), normal(span.range for span in present)
@@ -367,31 +374,6 @@ class WorkerHalf:
                 for key in batch:
                     self.pool.pin(key)
                 self._storing[job] = batch
-
-    def _open_store(self, settings: dict[str, Any], copies: CopyEngine) -> RankStore:
-        client = open_store(settings["urls"], settings.get("max_bytes"), Credentials.from_environment())
-        identity = settings.get("identity") or store_identity(self._vllm_config)
-        shared = bool(settings.get("share_across_versions", False))
-
-        def namespace() -> Namespace:
-            return namespace_of(
-                self._geometry.config,
-                chunk_bytes=copies.slot_bytes,
-                hash_root=self._hash_root,
-                tenant=settings.get("tenant") or "",
-                engine="" if shared else minor(vllm.__version__),
-                identity=identity,
-                rank=self.rank,
-            )
-
-        return RankStore(
-            client,
-            copies.rows,
-            self._tally,
-            namespace=namespace,
-            load_timeout_s=float(settings.get("load_timeout_s") or self._settings.load_timeout_s),
-            max_inflight=int(settings.get("max_inflight") or DEFAULT_MAX_INFLIGHT),
-        )
 
     def _engine(self) -> CopyEngine:
         assert self._copies is not None, "vLLM registers its KV caches before the first step"
