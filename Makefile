@@ -13,6 +13,7 @@ PIP := $(UV) pip install --quiet --require-hashes
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kvserving
 
 export KVSERVING_ENGINE_PYTHON ?= $(CURDIR)/$(ENGINE_VENV)/bin/python
+export KVSERVING_SOAK_MINUTES ?= 30
 
 .PHONY: help
 help: ## list the targets
@@ -74,9 +75,9 @@ check: $(VENV)/.dev ## lint, types, import rules, generated files
 	$(BIN)/mypy
 	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
-	$(BIN)/python -m kvserving_operator.control.permissions --check examples/operator
 	$(BIN)/python -m kvserving_operator.control.reference --check docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --check operator/src/kvserving_operator/plan/assets
+	$(BIN)/python -m kvserving_operator.chart --check charts/kvserving-operator
 
 .PHONY: format
 format: $(VENV)/.dev ## format the code and mend what the linter can
@@ -86,9 +87,13 @@ format: $(VENV)/.dev ## format the code and mend what the linter can
 .PHONY: generate
 generate: $(VENV)/.installed ## write the generated files again
 	$(BIN)/python -m kvserving_operator.api.schema --write crds
-	$(BIN)/python -m kvserving_operator.control.permissions --write examples/operator
 	$(BIN)/python -m kvserving_operator.control.reference --write docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --write operator/src/kvserving_operator/plan/assets
+	$(BIN)/python -m kvserving_operator.chart --write charts/kvserving-operator
+
+.PHONY: bundle
+bundle: $(VENV)/.dev ## deploy/install.yaml again, rendered from the chart (needs Go)
+	$(BIN)/python -m tests.chart.bundle --write deploy
 
 .PHONY: requirements
 requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
@@ -100,8 +105,8 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## pure code and the executor, three minutes
-	$(BIN)/pytest tests --ignore tests/connector
+test-unit: $(VENV)/.dev ## pure code and the executor, four minutes
+	$(BIN)/pytest tests --ignore tests/connector --ignore tests/chart
 
 .PHONY: test-connector
 test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the installed vLLM and the wheels of other versions
@@ -110,7 +115,11 @@ test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the i
 
 .PHONY: e2e-controlplane
 e2e-controlplane: $(VENV)/.dev ## the CRD on a real kube-apiserver (built from Go modules once, 10 minutes; skipped without Go)
-	$(BIN)/pytest e2e/controlplane
+	$(BIN)/pytest e2e/controlplane --ignore e2e/controlplane/test_install.py
+
+.PHONY: e2e-chart
+e2e-chart: $(VENV)/.dev ## the chart by a real helm, promtool and kube-apiserver (helm and promtool are built once with Go)
+	$(BIN)/pytest tests/chart e2e/controlplane/test_install.py
 
 .PHONY: e2e-operator
 e2e-operator: $(VENV)/.dev $(ENGINE_VENV)/.installed ## the operator process against a real kube-apiserver, also with real engines (skipped without Go)
@@ -125,8 +134,12 @@ e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes o
 	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py'
 
 .PHONY: e2e-tiers
-e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults with real engines and a real Valkey, twelve minutes
+e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
 	$(BIN)/pytest e2e/local/test_*_tier*.py
+
+.PHONY: e2e-soak
+e2e-soak: $(ENGINE_VENV)/.installed ## the workers' L1 with real engines under load, KVSERVING_SOAK_MINUTES (30)
+	$(ENGINE_VENV)/bin/python -m e2e.soak
 
 .PHONY: e2e-upstream
 e2e-upstream: $(VENV)/.dev $(ENGINE_VENV)/.test ## vLLM's own tests with our classes swapped in, ten minutes

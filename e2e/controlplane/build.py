@@ -80,8 +80,8 @@ def programs(
                     "the control plane needs Go to build it once: install Go "
                     f"{_go_version()} or newer, or name a folder with {', '.join(PACKAGES)} in KUBEBUILDER_ASSETS"
                 )
-            compile_one = _go_build
-        _build(folder, PACKAGES, say, compile_one)
+            compile_one = go_build
+        build_into(folder, PACKAGES, say, compile_one)
     return Programs(folder / "etcd", folder / "kube-apiserver", folder / "kube-controller-manager")
 
 
@@ -101,7 +101,7 @@ def kubectl(
                     return Path(found)
                 raise ProgramsMissing(f"no kubectl: install Go {_go_version()} or newer to build it, or kubectl itself")
             compile_one = _go_build_kubectl
-        _build(folder, KUBECTL, say or _say, compile_one)
+        build_into(folder, KUBECTL, say or _say, compile_one)
     return folder / "kubectl"
 
 
@@ -141,9 +141,21 @@ def _given(folder: Path) -> Programs:
     return Programs(folder / "etcd", folder / "kube-apiserver", manager if os.access(manager, os.X_OK) else None)
 
 
-def _build(folder: Path, packages: Mapping[str, str], say: Say, compile_one: Compile) -> None:
+def build_into(
+    folder: Path,
+    packages: Mapping[str, str],
+    say: Say,
+    compile_one: Compile,
+    *,
+    what: str = "control plane",
+    flags: str | None = None,
+) -> None:
+    """Build ``packages`` into ``folder``, which appears when all are there; a second caller waits for the first.
+
+    ``flags`` are the linker's, the control plane's by default.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _lock(folder.parent / "lock", say):
+    with _lock(folder.parent / "lock", say, what):
         if folder.is_dir():
             return
         for stale in folder.parent.glob("*.building"):
@@ -151,12 +163,12 @@ def _build(folder: Path, packages: Mapping[str, str], say: Say, compile_one: Com
         work = folder.with_suffix(".building")
         work.mkdir()
         minutes = "10 minutes" if len(packages) > 1 else "2 minutes"
-        say(f"control plane: building {', '.join(packages)} (once; about {minutes} on two cores)")
+        say(f"{what}: building {', '.join(packages)} (once; about {minutes} on two cores)")
         for number, (name, package) in enumerate(packages.items(), 1):
-            say(f"control plane: {name} ({number} of {len(packages)}) ...")
+            say(f"{what}: {name} ({number} of {len(packages)}) ...")
             started = time.monotonic()
-            compile_one(name, package, work / name, linker_flags())
-            say(f"control plane: {name} built in {time.monotonic() - started:.0f} s")
+            compile_one(name, package, work / name, linker_flags() if flags is None else flags)
+            say(f"{what}: {name} built in {time.monotonic() - started:.0f} s")
         work.rename(folder)
 
 
@@ -166,13 +178,14 @@ def _go_build_kubectl(name: str, package: str, output: Path, flags: str) -> None
         module = Path(folder, "go.mod")
         module.write_bytes((MODULE / "go.mod").read_bytes())
         module.with_suffix(".sum").write_bytes((MODULE / "go.sum").read_bytes() + _KUBECTL_SUMS.read_bytes())
-        _go_build(name, package, output, flags, f"-modfile={module}")
+        go_build(name, package, output, flags, f"-modfile={module}")
 
 
-def _go_build(name: str, package: str, output: Path, flags: str, *more: str) -> None:
+def go_build(name: str, package: str, output: Path, flags: str, *more: str, module: Path | None = None) -> None:
+    """Build one program in the folder of ``module``, the control plane's by default. Raises ``BuildFailed``."""
     done = subprocess.run(
         ["go", "build", *more, "-trimpath", "-ldflags", flags, "-o", str(output), package],
-        cwd=MODULE,
+        cwd=module or MODULE,
         env={**os.environ, "CGO_ENABLED": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -186,12 +199,12 @@ def _go_build(name: str, package: str, output: Path, flags: str, *more: str) -> 
 
 
 @contextmanager
-def _lock(path: Path, say: Say) -> Iterator[None]:
+def _lock(path: Path, say: Say, what: str) -> Iterator[None]:
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("control plane: another process is building it; waiting")
+            say(f"{what}: another process is building it; waiting")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

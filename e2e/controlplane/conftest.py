@@ -1,5 +1,7 @@
 """The control-plane lane's fixtures: see ``fixtures``."""
 
+import pytest
+from e2e.controlplane import fixtures
 from e2e.controlplane.fixtures import (
     cluster,
     control_plane,
@@ -7,13 +9,15 @@ from e2e.controlplane.fixtures import (
     own_control_plane,
     programs,
     proxy,
-    pytest_collection_finish,
     pytest_runtest_makereport,
 )
+from tests.chart import fixtures as chart
+from tests.chart.fixtures import helm
 
 __all__ = [
     "cluster",
     "control_plane",
+    "helm",
     "namespace",
     "own_control_plane",
     "programs",
@@ -21,3 +25,9 @@ __all__ = [
     "pytest_collection_finish",
     "pytest_runtest_makereport",
 ]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the control plane's programs, and helm for the tests of the chart."""
+    fixtures.pytest_collection_finish(session)
+    chart.pytest_collection_finish(session)

@@ -20,10 +20,17 @@ class Dumper(yaml.SafeDumper):
 
 def actions(parser: argparse.ArgumentParser) -> Any:
     """Add ``--write``, ``--check`` and ``--print`` to ``parser``; the group, for one more way of showing the file."""
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--write", metavar="FOLDER", type=Path, help="write the file into FOLDER")
-    group.add_argument("--check", metavar="FOLDER", type=Path, help="exit with 1 if the file in FOLDER differs")
+    group = folder_actions(parser)
     group.add_argument("--print", action="store_true", help="print the file")
+    return group
+
+
+def folder_actions(parser: argparse.ArgumentParser) -> Any:
+    """Add ``--write`` and ``--check`` alone, where more than one file is generated; the group, for further ways."""
+    group = parser.add_mutually_exclusive_group(required=True)
+    group.add_argument("--write", metavar="FOLDER", type=Path, help="write into FOLDER")
+    group.add_argument("--check", metavar="FOLDER", type=Path, help="exit with 1 if FOLDER differs")
+    parser.set_defaults(print=False)
     return group
 
 
@@ -36,7 +43,7 @@ def write_or_check(name: str, text: str, options: argparse.Namespace, source: st
         print(text, end="")
         return 0
     if options.write is not None:
-        options.write.mkdir(parents=True, exist_ok=True)
+        (options.write / name).parent.mkdir(parents=True, exist_ok=True)
         (options.write / name).write_text(text, encoding="utf-8")
         return 0
     file = options.check / name

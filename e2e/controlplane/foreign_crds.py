@@ -1,0 +1,53 @@
+"""CRDs of other projects, from their Go modules: what a real Prometheus operator, Argo CD or Flux would install.
+
+``go mod download`` fetches a module once into Go's own cache and checks it against the checksum database.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.controlplane.build import BuildFailed, ProgramsMissing
+
+
+@dataclass(frozen=True)
+class Source:
+    """A module at a version, and its folder of CRDs."""
+
+    module: str
+    folder: str
+
+
+MONITORING = Source("github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd")
+ARGO_CD = Source("github.com/argoproj/argo-cd/v3@v3.4.0", "manifests/crds")
+FLUX_SOURCE = Source("github.com/fluxcd/source-controller@v1.8.0", "config/crd/bases")
+FLUX_KUSTOMIZE = Source("github.com/fluxcd/kustomize-controller@v1.7.3", "config/crd/bases")
+
+# Beside a control plane of Kubernetes' own kinds: files by the kind that they define.
+KINDS: Mapping[str, tuple[Source, str]] = {
+    "PodMonitor": (MONITORING, "monitoring.coreos.com_podmonitors.yaml"),
+    "PrometheusRule": (MONITORING, "monitoring.coreos.com_prometheusrules.yaml"),
+    "ServiceMonitor": (MONITORING, "monitoring.coreos.com_servicemonitors.yaml"),
+    "Application": (ARGO_CD, "application-crd.yaml"),
+    "GitRepository": (FLUX_SOURCE, "source.toolkit.fluxcd.io_gitrepositories.yaml"),
+    "Kustomization": (FLUX_KUSTOMIZE, "kustomize.toolkit.fluxcd.io_kustomizations.yaml"),
+}
+
+
+def crd(kind: str) -> Path:
+    """Return the file with the CRD of ``kind``. Raises ``ProgramsMissing`` without Go, ``BuildFailed`` without it."""
+    source, name = KINDS[kind]
+    if shutil.which("go") is None:
+        raise ProgramsMissing(f"the CRD of {kind} comes from a Go module: install Go")
+    done = subprocess.run(
+        ["go", "mod", "download", "-json", source.module], capture_output=True, text=True, timeout=250, check=False
+    )
+    answer = json.loads(done.stdout or "{}")
+    if done.returncode or "Dir" not in answer:
+        raise BuildFailed(f"go mod download {source.module}: {answer.get('Error') or done.stderr}")
+    return Path(answer["Dir"], source.folder, name)

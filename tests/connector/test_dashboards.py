@@ -1,0 +1,45 @@
+"""Every series of engines that the chart's dashboards and alerts ask for exists: ours, and vLLM's installed here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import vllm
+from tests.chart.series import alerts, dashboards, series
+
+from kvserving_connector.core.selection import COUNTS
+from kvserving_connector.metrics import guard_counters
+from kvserving_connector.vllm import stats
+from kvserving_connector.vllm.series import OF_LOADS, OF_STORES
+from kvserving_connector.vllm.worker_cache.stats import _OURS as OF_WORKERS
+
+_ENDING = re.compile(r"_(bucket|count|sum|total)$")
+
+
+def ours() -> set[str]:
+    guard = guard_counters()
+    found = {f"{counter._name}_total" for counter in (guard.accepted, guard.refused)}
+    found |= {name for _, name, _ in (*stats._COUNTERS, stats._TRANSFERS, stats._REFUSED)}
+    found |= {one.name if one.gauge else f"{one.name}_total" for one in (*OF_LOADS, *OF_STORES, *OF_WORKERS)}
+    found |= {f"vllm:kv_connector_mc_{name}_total" for name in COUNTS}
+    return found
+
+
+def of_vllm() -> set[str]:
+    """Names of vLLM's metrics, as they stand in its source; counters have no ending there."""
+    folder = Path(str(vllm.__file__)).parent
+    files = [*folder.glob("v1/metrics/*.py"), *folder.glob("distributed/kv_transfer/**/*.py")]
+    return {name for file in files for name in re.findall(r'"(vllm:\w+)"', file.read_text())}
+
+
+@pytest.mark.parametrize("used", [dashboards, alerts])
+def test_every_series_of_the_engines_exists(used: object) -> None:
+    assert callable(used)
+    asked = {name for expr in used() for name in series(expr) if name.startswith(("vllm:", "kvserving:"))}
+    assert asked
+    theirs = of_vllm()
+    assert "vllm:num_requests_running" in theirs
+    unknown = {name for name in asked - ours() if _ENDING.sub("", name) not in theirs}
+    assert unknown == set()
