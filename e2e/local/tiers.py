@@ -129,16 +129,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Asker:
-    """Sends prompts to a service and reads the counters of the engines of one role."""
+    """Sends prompts to a service and reads the counters of the engines of one role.
+
+    ``address``: an engine beside the service that is asked in its place.
+    """
 
     service: Service
     texts: Texts
     role: str = "decode"
+    address: str | None = None
 
     @property
     def engine(self) -> str:
         """Address of the engine whose tiers are looked at."""
-        return self.service.engine_url(self.role)
+        return self.address or self.service.engine_url(self.role)
 
     def ask(self, seed: int, tokens: int = PROMPT, answer: int = ANSWER, **more: Any) -> Answer:
         """Send the prompt of that seed and length through the router."""
@@ -146,7 +150,7 @@ class Asker:
 
     def send(self, prompt: str, answer: int = ANSWER, **more: Any) -> Answer:
         """Send a prompt through the router, as a stream."""
-        return self._stream(self.service.url, prompt, answer, **more)
+        return self._stream(self.address or self.service.url, prompt, answer, **more)
 
     def send_to_engine(self, seed: int, **more: Any) -> Answer:
         """Send the prompt of that seed to the engine itself, as a stream: adapters have names that no router knows."""
@@ -168,7 +172,7 @@ class Asker:
 
         async def main() -> Reply:
             async with aiohttp.ClientSession() as session:
-                return await ask(session, self.service.url, "/v1/completions", body)
+                return await ask(session, self.address or self.service.url, "/v1/completions", body)
 
         return asyncio.run(main())
 

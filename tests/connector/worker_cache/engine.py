@@ -203,7 +203,7 @@ class Engine:
 
     def abort(self, request_id: str) -> None:
         """End a request as a client does that goes away."""
-        del self.texts[request_id]
+        self.texts.pop(request_id, None)
         self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
 
     def table(self, request_id: str, group: int = 0) -> list[int]:

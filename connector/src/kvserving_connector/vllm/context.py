@@ -87,17 +87,23 @@ class SchedulerContext:
             self._taken[block.block_id] += 1
             self._returned.discard(block.block_id)
 
-    def free_blocks(self, blocks: Iterable[Block]) -> None:
+    def free_blocks(self, blocks: Iterable[Block], *, reuse_first: bool = False) -> None:
         """Give back one reference to each block; a block without another enters the free queue.
 
         Blocks with a hash join its end in the given order, so that the first is reused first; those without join its
-        front. Raises ValueError for a block that the pool does not have, and for a reference that was not taken here
-        or was given back before.
+        front, and with ``reuse_first`` so do all. Raises ValueError for a block that the pool does not have, and for a
+        reference that was not taken here or was given back before.
         """
         found = [block for block in map(self._block, blocks) if not block.is_null]
         for block_id, number in Counter(block.block_id for block in found).items():
             self._require_held(block_id, number)
         self._pool.free_blocks(found)
+        if reuse_first:
+            queue = self._pool.free_block_queue
+            queued = [block for block in {block.block_id: block for block in found}.values() if _queued(block)]
+            for block in queued:
+                queue.remove(block)
+            queue.prepend_n(queued)
         for block in found:
             self._taken[block.block_id] -= 1
             if not self._taken[block.block_id]:

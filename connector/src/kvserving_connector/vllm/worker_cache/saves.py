@@ -27,11 +27,11 @@ _KEYS_KEPT = 16 * _MOST_AHEAD
 
 @dataclass
 class _Progress:
-    """How far a request is saved: the next span, counted from the start of the prompt, and in how many saves."""
+    """How far a request is saved: the next span, from the start of the prompt, and the pieces that it came in."""
 
     request: Any
     span: int
-    saves: int = 0
+    pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class Saves:
 
     def started(self, request: Any, tokens: int) -> None:
         """Blocks of ``request`` hold ``tokens`` of its prompt before its first step: those are not saved again."""
-        self._requests[request.request_id] = _Progress(request, self._planner.spans(tokens))
+        spans = self._planner.spans(tokens)
+        self._requests[request.request_id] = _Progress(request, spans, pieces=min(spans, 1))
 
     def rewind(self, request_id: str, tokens: int) -> None:
         """What follows the first ``tokens`` of the prompt is computed after all: a load of it has failed."""
@@ -90,11 +91,11 @@ class Saves:
     def ended(self, request_id: str) -> list[bytes]:
         """The request has no further steps. Saves under way go on: they hold what they read.
 
-        Returns parts to be noted as used, in this order: where a prompt was saved step by step its beginning is the
-        oldest, and without it the rest is of no use.
+        Returns parts to be noted as used, in this order: where a prompt came in pieces its beginning is the oldest, and
+        without it the rest is of no use.
         """
         progress = self._requests.pop(request_id, None)
-        if progress is None or progress.saves < 2:
+        if progress is None or progress.pieces < 2:
             return []
         keys = self._hashes.of(request_id).keys(progress.request.block_hashes)[: progress.span]
         return [part_key(key, group) for key in reversed(keys) for group in range(len(self._group_ids))]
@@ -115,8 +116,8 @@ class Saves:
             spans = self._spans(progress, scheduled, output, states.get(request_id, ()), used)
             if not spans:
                 continue
+            progress.pieces += 1
             if taken := self._within_bounds(progress, spans, context):
-                progress.saves += 1
                 saves.append(self._begin(request_id, taken, context))
         # A prompt's beginning counts as used last: it is of use without the rest, and not the other way round.
         return saves, used[::-1]
@@ -129,7 +130,8 @@ class Saves:
             return
         del self._open[number]
         self._held -= len(opened.blocks)
-        context.free_blocks(opened.blocks)
+        # Blocks of the free queue return to where they were: at its end, others would be given up unsaved before them.
+        context.free_blocks(opened.blocks, reuse_first=not opened.save.request_id)
         for span in opened.save.spans:
             for part in span.parts:
                 self._saving.pop(part.key, None)
@@ -241,16 +243,14 @@ class Saves:
         """Return a save of the blocks that the engine gives up next and L1 does not have."""
         parts: list[SavePart] = []
         left = max(1, context.num_blocks // _SHARE_HELD) - self._held
-        staying = 0
-        for view in context.iter_free_blocks():
-            if len(parts) >= left or staying >= self._ahead:
+        # More than half of L1 would evict what was saved just now, over and over.
+        ahead = min(self._ahead, self._tracker.capacity // 2)
+        for seen, view in enumerate(context.iter_free_blocks()):
+            if len(parts) >= left or seen >= ahead:
                 break
             part = self._part_of(view)
-            if part is None or not self._new([part], []):
-                staying += 1
-            else:
-                # Not counted as staying: it rejoins the queue at its end, and what stood behind it is reused sooner.
-                parts.append(part)
+            if part is not None:
+                parts += self._new([part], [])
         spans = tuple(SaveSpan((number, 1), (part,)) for number, part in enumerate(parts))
         return [self._begin("", spans, context)] if spans else []
 
