@@ -127,7 +127,7 @@ def render() -> str:
             ),
             Panel(
                 "Promised tokens that failed, per second",
-                "Computed, as a rank could not load them.",
+                "A rank could not load them: the request fails, or computes them, by transfer.onFailure.",
                 (Query(rate("kvserving:worker_cache_failed_tokens_total", "tier"), "{{tier}}"),),
             ),
         ),

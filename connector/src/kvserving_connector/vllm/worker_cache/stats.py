@@ -37,7 +37,7 @@ USED = f"{_PREFIX}used_bytes"
 _OURS = (
     Series(PROMISED, "Tokens that requests were promised from the tier.", "tier", TIERS),
     Series(LOADED, "Promised tokens that every rank loaded.", "tier", TIERS),
-    Series(FAILED, "Promised tokens that were computed, as a rank could not load them.", "tier", TIERS),
+    Series(FAILED, "Promised tokens that a rank could not load: the request fails, or computes them.", "tier", TIERS),
     Series(SAVED, "Tokens that every rank copied to its host memory."),
     Series(LOST, "Tokens that are no longer on every rank: evicted, or dropped as wrong."),
     Series(TRACKED, "Parts that the scheduler knows every rank to hold.", gauge=True),
