@@ -83,8 +83,11 @@ class Rank:
                 self.pages.compute(group, table, one.text, one.start, one.end)
         wanted = {key for load in metadata.loads for key in load.keys}
         self.false_promises += sum(self.pool.get(key) is None for key in wanted)
-        self.connector.start_load_kv(None)
-        self.connector.wait_for_save()
+        # Some of vLLM's runners call both twice for a step.
+        for _ in range(2):
+            self.connector.start_load_kv(None)
+        for _ in range(2):
+            self.connector.wait_for_save()
         output = KVConnectorOutput()
         if hasattr(self.connector, "get_transfer_results") and hasattr(output, "failed_recving"):
             results = self.connector.get_transfer_results(finished)

@@ -98,6 +98,21 @@ def test_t10_what_the_shortest_rank_saved_is_tracked(start: Start) -> None:
     assert engine.serve(tokens) == fewest * BLOCK
 
 
+def test_t10_what_a_rank_lost_before_the_last_one_had_saved_it_is_not_tracked(start: Start) -> None:
+    first, second = prompt(6 * BLOCK), prompt(6 * BLOCK, 1)
+    engine = start(slots=(8, 40), lag=(0, 6))
+    engine.add(first)
+    engine.step()
+    engine.add(second)
+    engine.settle()
+    assert engine.tracked(second) == ((0, 6),)
+    assert len(engine.tracked()) < 12
+    engine.check_tracked()
+    engine.flood()
+    engine.serve([*first, 1])
+    engine.check_over()
+
+
 def test_t12_bounded_by_l1(start: Start) -> None:
     case = CASES["T12"]
     (_, (_, blocks)) = case["input"]["events"][0]

@@ -105,6 +105,19 @@ def test_a_window_is_loaded_as_far_as_it_reaches(start: Start) -> None:
     engine.check_over()
 
 
+def test_blocks_that_a_window_has_passed_before_there_was_room_to_hold_them_are_not_saved(start: Start) -> None:
+    # Half of the blocks may be held for saves, which is not the whole prompt; the rest has its turn a step later.
+    engine = start(groups=(full(), sliding(40)), blocks=50, slots=(100,))
+    tokens = prompt(320)
+    engine.serve(tokens, answer=4)
+    assert engine.tracked(tokens) == ((0, 20),)
+    assert 0 < len(list(positions(engine.tracked(tokens, 1)))) < 20
+    engine.flood()
+    engine.serve([*tokens, 1])
+    check_answers(engine)
+    engine.check_over()
+
+
 def test_of_a_recurrent_group_the_last_state_is_loaded(start: Start) -> None:
     engine = start(groups=(full(32), mamba(32)), batch=64)
     tokens = prompt(320)

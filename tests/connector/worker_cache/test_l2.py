@@ -180,6 +180,37 @@ def test_what_the_engine_lost_while_the_ranks_looked_is_looked_up_again(start: S
     cold.check_over()
 
 
+@pytest.mark.parametrize("when", ["before all ranks had answered", "after it was ready"])
+def test_what_a_rank_found_wrong_of_what_it_had_ready_is_not_promised(start: Start, tmp_path: Path, when: str) -> None:
+    tokens = prompt(20 * BLOCK)
+    start(slots=(60, 60), **store(tmp_path)).serve(tokens)
+    cold = start(name="cold", slots=(60, 60), **store(tmp_path))
+    cold.serve(tokens[: 10 * BLOCK])
+    request = cold.stranger([*tokens, 1])
+
+    def promised() -> Any:
+        return cold.connector.get_num_new_matched_tokens(request, 0)[0]
+
+    second = cold.ranks[1].half
+    answers, second._store.found = second._store.found, list
+    assert promised() is None
+    cold.step()
+    rank, found = cold.ranks[0], cold.head._lookups["stranger"]
+    cold.until(lambda: found.probe in cold.head._ready)
+    if when == "after it was ready":
+        second._store.found = answers
+        cold.until(lambda: found.ready)
+    # As a load does that meets a part which is not what it should be.
+    rank.pool.discard(cold.keys(tokens)[3])
+    cold.step()
+    second._store.found = answers
+    cold.until(lambda: promised() == 20 * BLOCK)
+    assert cold.tracked() == cold.held_by_all() == set(cold.keys(tokens))
+    cold.connector.request_finished(request, [])
+    cold.settle()
+    cold.check_over()
+
+
 def test_a_request_that_waits_for_the_store_is_asked_for_again_without_another_look_up(
     start: Start, tmp_path: Path
 ) -> None:

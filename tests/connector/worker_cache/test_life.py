@@ -50,6 +50,20 @@ def test_a_save_under_way_when_the_cache_is_reset_is_not_tracked(
     engine.check_over()
 
 
+def test_a_save_that_was_reported_but_not_applied_when_the_cache_was_reset_is_not_tracked(start: Start) -> None:
+    tokens = prompt(10 * BLOCK)
+    engine = start(slots=(40, 40), delay=1)
+    engine.add(tokens, answer=2)
+    engine.step()
+    assert [len(rank.pool) for rank in engine.ranks] == [10, 10]
+    assert engine.reports == []
+    engine.connector.reset_cache()
+    engine.settle()
+    assert engine.tracked() == frozenset()
+    engine.check_tracked()
+    engine.check_over()
+
+
 def test_a_load_under_way_when_the_cache_is_reset_ends_well(start: Start) -> None:
     tokens = prompt(10 * BLOCK)
     engine = start(slots=(40, 40), lag=(2, 3))

@@ -261,8 +261,7 @@ class SchedulerHalf:
     def _asked(self, found: _Lookup, keys: Any, prefix: int, new: int) -> int | None:
         """Return the tokens that the ranks have ready, 0 when they are not asked, None while they are awaited."""
         request_id = found.request.request_id
-        if found.probe is not None and self._planner.spans(found.local) < self._planner.spans(found.asked_from):
-            # The engine has lost what the ranks were not asked for.
+        if found.probe is not None and self._outdated(found, keys):
             self._release(request_id)
             found.probe = found.ready = None
         if found.ready is not None:
@@ -281,6 +280,23 @@ class SchedulerHalf:
         self._release(request_id)
         found.ready = 0
         return 0
+
+    def _outdated(self, found: _Lookup, keys: Any) -> bool:
+        """Whether the engine has lost what the ranks were not asked for, or a rank what it had ready.
+
+        No rank evicts what is ready, but it may find a part wrong that another request loads.
+        """
+        asked_from = self._planner.spans(found.asked_from)
+        if self._planner.spans(found.local) < asked_from:
+            return True
+        if not found.lost or not found.ready:
+            return False
+        return any(
+            part_key(keys[span], group) in found.lost
+            for group in range(len(self._group_ids))
+            for span in self._planner.needed(group, found.ready)
+            if span >= asked_from
+        )
 
     def _ask(self, found: _Lookup, keys: Any, num_tokens: int) -> None:
         """Ask the ranks for a prefix that leaves one of ``num_tokens`` to compute."""
@@ -325,7 +341,7 @@ class SchedulerHalf:
         if keys:
             self._saves.lost(keys)
             for number, found in self._probes.items():
-                if number in self._ready:
+                if number in self._ready or found.ready is not None:
                     found.lost |= keys
 
     def _start_load(self, request_id: str, found: _Lookup, prefix: int, block_ids: tuple[list[int], ...]) -> None:
