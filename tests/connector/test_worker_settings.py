@@ -55,3 +55,26 @@ def test_a_wrong_setting_is_refused_by_name_with_the_way_out(changed: dict[str, 
     with pytest.raises(ValueError, match=words) as refusal:
         WorkerCacheSettings.parse(L1 | changed)
     assert "secret" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"secondary_tiers": STORE},
+        {"secondary_tier": [STORE]},
+        {"urls": ["redis://a:secret@b"]},
+        {"loads": "redis://a:secret@b"},
+        {"secondary_tiers": [{**STORE, "max_bytez": "redis://a:secret@b"}]},
+    ],
+)
+def test_no_error_repeats_an_address(changed: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(changed))) as told:
+        WorkerCacheSettings.parse({**L1, **changed})
+    assert "secret" not in str(told.value)
+
+
+def test_a_store_without_addresses_or_with_a_misspelt_setting_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"secondary_tiers\[0\]\.urls: .* at least one address; write redis://"):
+        WorkerCacheSettings.parse({**L1, "secondary_tiers": [{"type": "SharedStoreTier"}]})
+    with pytest.raises(ValueError, match=r"secondary_tiers\[0\]\.tennant: .* no such setting; .*tenant"):
+        WorkerCacheSettings.parse({**L1, "secondary_tiers": [{**STORE, "tennant": "a"}]})

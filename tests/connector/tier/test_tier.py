@@ -253,13 +253,14 @@ def test_a_tier_without_identity_uses_the_services_revision(tmp_path: Path, monk
 
 
 def test_identity_tells_revisions_and_weights_of_one_path_apart(tmp_path: Path) -> None:
-    def config(revision: str | None = None, **model: Any) -> Any:
+    def config(revision: str | None = None, ranks: int = 1, interleave: int = 1, **model: Any) -> Any:
         fields = {"model": str(tmp_path), "revision": revision, "dtype": "bfloat16", "quantization": None}
         return SimpleNamespace(
             model_config=SimpleNamespace(**{"hf_overrides": {}, **fields, **model}),
             cache_config=SimpleNamespace(),
             attention_config=SimpleNamespace(backend=None),
             speculative_config=None,
+            parallel_config=SimpleNamespace(decode_context_parallel_size=ranks, cp_kv_cache_interleave_size=interleave),
         )
 
     (tmp_path / "model.safetensors").write_bytes(b"a" * 100)
@@ -267,6 +268,8 @@ def test_identity_tells_revisions_and_weights_of_one_path_apart(tmp_path: Path) 
     assert store_identity(config("v2")) != base
     assert store_identity(config(quantization="fp8")) != base
     assert store_identity(config(hf_overrides={"rope": 1})) != base
+    assert store_identity(config(interleave=16)) == base
+    assert store_identity(config(ranks=2, interleave=16)) != store_identity(config(ranks=2))
     (tmp_path / "model.safetensors").write_bytes(b"b" * 100)
     assert store_identity(config()) != base
     assert all(isinstance(value, str) for value in base.values())

@@ -66,6 +66,8 @@ class Rank:
         self.false_promises = 0
         self.mute = False
         """Whether this rank's reports get lost."""
+        self.saves_when_idle = True
+        """Whether saves are asked for in steps without requests: vLLM does since 0.31."""
 
     @property
     def pool(self) -> Any:
@@ -86,7 +88,7 @@ class Rank:
         # Some of vLLM's runners call both twice for a step.
         for _ in range(2):
             self.connector.start_load_kv(None)
-        for _ in range(2):
+        for _ in range(2 if planned or self.saves_when_idle else 0):
             self.connector.wait_for_save()
         output = KVConnectorOutput()
         if hasattr(self.connector, "get_transfer_results") and hasattr(output, "failed_recving"):

@@ -182,3 +182,25 @@ def test_what_was_used_last_stays(start: Start) -> None:
     assert engine.tracked(often) == ((0, 20),)
     assert engine.tracked(seldom) != ((0, 20),)
     engine.check_tracked()
+
+
+def test_a_save_that_waits_for_room_ends_where_idle_steps_ask_for_none(start: Start) -> None:
+    engine = start(slots=(8,), blocks=64)
+    engine.ranks[0].saves_when_idle = False
+    for seed in range(6):
+        engine.serve(prompt(7 * BLOCK + 1, seed))
+        engine.settle()
+    engine.check_over()
+
+
+def test_a_prefix_that_the_engine_has_itself_counts_as_used(start: Start) -> None:
+    engine = start(slots=(48,))
+    often = prompt(8 * BLOCK)
+    engine.serve([*often, 1])
+    for seed in range(1, 13):
+        engine.serve(prompt(20 * BLOCK, seed))
+        engine.serve([*often, seed])
+    assert engine.tracked(often) == ((0, 8),)
+    engine.flood()
+    assert engine.serve([*often, 99]) == 8 * BLOCK
+    check_answers(engine)

@@ -106,7 +106,7 @@ def _is_facts(value: Any) -> bool:
 
 
 _LONGEST_S = 1e9
-_STORE_SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+STORE_SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "urls": (_is_texts, "a list of addresses"),
     "load_timeout_s": (_is_duration, "a number of seconds greater than 0, such as 30"),
     "share_across_versions": (lambda value: isinstance(value, bool), "true or false"),
@@ -118,8 +118,13 @@ _STORE_SETTINGS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def refuse(name: str, value: Any, reason: str, way_out: str) -> ValueError:
-    """Return the error for one setting: its name and value, the reason, and the way out."""
-    return ValueError(f"kv_connector_extra_config.{name}={value!r}: {reason}; {way_out}")
+    """Return the error for one setting: its name and value, the reason, and the way out.
+
+    Of a value that may hold an address, and with it a password, only the kind is shown.
+    """
+    plain = isinstance(value, bool | int | float | None) or (isinstance(value, str) and "://" not in value)
+    shown = repr(value) if plain else f"({type(value).__name__})"
+    return ValueError(f"kv_connector_extra_config.{name}={shown}: {reason}; {way_out}")
 
 
 def _refuse_unknown(extra: Mapping[str, Any]) -> None:
@@ -166,7 +171,7 @@ def secondary_tiers_of(value: Any) -> tuple[Mapping[str, Any], ...]:
             # Settings of a store are not repeated here: they may hold credentials.
             raise ValueError(f"kv_connector_extra_config.secondary_tiers[{index}]: it has no type; {way_out}")
         if tier["type"] == STORE_TIER:
-            for name, (holds, kind) in _STORE_SETTINGS.items():
+            for name, (holds, kind) in STORE_SETTINGS.items():
                 if tier.get(name) is not None and not holds(tier[name]):
                     # Not the value of urls: an address may hold a password.
                     shown = "" if name == "urls" else f"={tier[name]!r}"

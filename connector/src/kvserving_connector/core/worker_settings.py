@@ -10,6 +10,7 @@ from typing import Any
 from kvserving_connector.core.loads import Loads
 from kvserving_connector.core.tier_settings import (
     DEFAULT_LOAD_TIMEOUT_S,
+    STORE_SETTINGS,
     STORE_TIER,
     cpu_bytes,
     load_timeout,
@@ -42,6 +43,9 @@ _KNOWN = frozenset(
         "secondary_tiers",
     }
 )
+
+
+_OF_EVERY_TIER = frozenset({"type", "module_path", "locality"})
 
 
 @dataclass(frozen=True)
@@ -116,4 +120,11 @@ def _store(value: Any) -> Mapping[str, Any] | None:
             f"kv_connector_extra_config.secondary_tiers: workers read and write one tier of type {STORE_TIER}, not "
             f"{kinds!r}; keep that one, or use TieredOffloadConnector for others"
         )
-    return tiers[0]
+    store = tiers[0]
+    where = "kv_connector_extra_config.secondary_tiers[0]"
+    for name in sorted(set(store) - STORE_SETTINGS.keys() - _OF_EVERY_TIER, key=str):
+        known = ", ".join(sorted(STORE_SETTINGS))
+        raise ValueError(f"{where}.{name}: a store has no such setting; remove it, or use one of {known}")
+    if not store.get("urls"):
+        raise ValueError(f"{where}.urls: a store needs at least one address; write redis://host:6379 or file:///path")
+    return store

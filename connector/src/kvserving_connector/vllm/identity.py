@@ -26,7 +26,10 @@ def store_identity(vllm_config: Any) -> dict[str, str]:
     attention = getattr(vllm_config, "attention_config", None)
     speculative = getattr(vllm_config, "speculative_config", None)
     cache = vllm_config.cache_config
+    parallel = getattr(vllm_config, "parallel_config", None)
+    spread = max(getattr(parallel, f"{kind}_context_parallel_size", 1) or 1 for kind in ("decode", "prefill")) > 1
     facts = {
+        "cp_interleave": getattr(parallel, "cp_kv_cache_interleave_size", None) if spread else None,
         "revision": getattr(model, "revision", None),
         "weights": weights_of(str(model.model), getattr(model, "revision", None)),
         "model_dtype": str(getattr(model, "dtype", "")),

@@ -106,6 +106,9 @@ class Saves:
             # Only while something is computed: an idle engine gives up no block, and has to come to rest where L1
             # holds less than the free queue.
             return self._lazy(context) if output.num_scheduled_tokens else [], []
+        if getattr(output, "has_sync_kv_loads", False):
+            # What another connector loads for this step may turn out wrong after it; a later step saves these spans.
+            return [], []
         saves: list[Save] = []
         used: list[bytes] = []
         states = _boundary_states(output)
@@ -244,7 +247,7 @@ class Saves:
         parts: list[SavePart] = []
         left = max(1, context.num_blocks // _SHARE_HELD) - self._held
         # More than half of L1 would evict what was saved just now, over and over.
-        ahead = min(self._ahead, self._tracker.capacity // 2)
+        ahead = min(self._ahead, -(-self._tracker.capacity // 2))
         for seen, view in enumerate(context.iter_free_blocks()):
             if len(parts) >= left or seen >= ahead:
                 break

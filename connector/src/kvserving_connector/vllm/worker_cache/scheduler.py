@@ -40,6 +40,7 @@ class _Lookup:
     asked_from: int = 0
     tracked: int = 0
     ready: int | None = None
+    waits_since: float | None = None
     lost: set[bytes] = field(default_factory=set)
 
 
@@ -168,6 +169,7 @@ class SchedulerHalf:
         else:
             self._start_load(request_id, found, prefix, block_ids)
         self._saves.started(request, prefix)
+        self._next.used += self._held_before(request, found.local)
 
     def finished(self, request: Any) -> None:
         """The request has ended. What moves for it still moves: the blocks are held."""
@@ -271,7 +273,12 @@ class SchedulerHalf:
             if enough or self.ledger.gave_up(request_id) or not self.ledger.may_ask_outer(request_id, new):
                 return 0
             if not self._room_for(found):
-                return None
+                now = time.monotonic()
+                found.waits_since = now if found.waits_since is None else found.waits_since
+                if now - found.waits_since < self._settings.load_timeout_s:
+                    return None
+                found.ready = 0
+                return 0
             found.asked_from, found.tracked = found.local, prefix
             self._ask(found, keys, found.request.num_tokens)
         if not self.ledger.deferred(request_id):
@@ -343,6 +350,12 @@ class SchedulerHalf:
             for number, found in self._probes.items():
                 if number in self._ready or found.ready is not None:
                     found.lost |= keys
+
+    def _held_before(self, request: Any, local: int) -> list[bytes]:
+        """Return what is tracked of the tokens that the engine has itself: used all the same, the beginning last."""
+        keys = self._hashes.of(request.request_id).keys(request.block_hashes)[: self._planner.spans(local)]
+        parts = [part_key(key, group) for key in reversed(keys) for group in range(len(self._group_ids))]
+        return [key for key in parts if self.tracker.holds(key)]
 
     def _start_load(self, request_id: str, found: _Lookup, prefix: int, block_ids: tuple[list[int], ...]) -> None:
         context = self._bound()

@@ -10,7 +10,7 @@ from typing import Any
 from kvserving_connector.compat import require
 from kvserving_connector.core.ranges import normal
 from kvserving_connector.core.reports import SaveReport, WorkerReport
-from kvserving_connector.core.slots import SlotPool
+from kvserving_connector.core.slots import SPARE_SHARE, SlotPool
 from kvserving_connector.core.tier_settings import refuse
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
 from kvserving_connector.settings import logger
@@ -38,6 +38,7 @@ class _Save:
     save: Save
     waiting: list[SaveSpan]
     steps: int = 0
+    tried: int = -1
     copying: int = 0
     placed: list[SaveSpan] = field(default_factory=list)
     written: set[bytes] = field(default_factory=set)
@@ -101,7 +102,7 @@ class WorkerHalf:
         self._copies = copies
         planner = self._geometry.planner
         span_slots = sum(planner.blocks_per_part(group) for group in range(len(planner.groups)))
-        if copies.slots < span_slots:
+        if copies.slots - copies.slots // SPARE_SHARE < span_slots:
             way_out = (
                 f"set cache.l1.size to several times {span_slots * copies.slot_bytes * self._geometry.local_ranks}"
             )
@@ -170,7 +171,13 @@ class WorkerHalf:
             self._place(opened)
 
     def poll(self) -> set[str]:
-        """Return the requests whose loads ended since the last call, and take note of all else that ended."""
+        """Return the requests whose loads ended since the last call, and take note of all else that ended.
+
+        Saves that wait for room try again here too: before 0.31 vLLM does not call ``save`` in a step without requests,
+        and the steps that wait for these saves may all be such.
+        """
+        for opened in [opened for opened in self._saves.values() if opened.waiting]:
+            self._place(opened)
         for result in self._engine().finished():
             loading = self._loads.pop(result.job_id, None)
             if loading is not None:
@@ -285,7 +292,10 @@ class WorkerHalf:
     # Saves
 
     def _place(self, opened: _Save) -> None:
-        """Copy the spans that there is room for; after ``ROOM_STEPS`` do without the rest."""
+        """Copy the spans that there is room for, once per step; after ``ROOM_STEPS`` do without the rest."""
+        if opened.tried == self._step:
+            return
+        opened.tried = self._step
         copies: list[Copy] = []
         keys: list[bytes] = []
         left = []
