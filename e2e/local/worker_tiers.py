@@ -63,7 +63,7 @@ def comes_back(asker: Asker, stage: Stage, tier: str, seed: int, flood: int) -> 
 
 @contextmanager
 def misreading_twin(asker: Asker, log: Path) -> Iterator[str]:
-    """A twin of the asker's engine that loads the block beside the one that was asked for; yields its URL."""
+    """A twin of the asker's engine that loads other blocks than it was asked for; yields its URL."""
     pod = asker.service.pods(asker.role)[0]
 
     def misreading(arguments: list[str]) -> list[str]:
