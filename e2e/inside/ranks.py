@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+_NUMBER_BYTES = 4
+
 
 @dataclass(frozen=True)
 class Held:
@@ -27,9 +29,9 @@ def held(worker: Any) -> Held:
 
 
 def spoil(worker: Any) -> None:
-    """Put into each slot of the rank's L1 what its neighbour holds: sound KV, but of other tokens."""
+    """Move all numbers in the rank's L1 on by one, so that each token's KV is another's in part."""
     rows = half()._copies.rows
-    rows[:] = np.roll(rows, 1, axis=0)
+    rows[:] = np.roll(rows, _NUMBER_BYTES, axis=1)
 
 
 def fail(worker: Any, rank: int, share: float) -> None:

@@ -83,6 +83,18 @@ def test_freed_blocks_are_reused_in_the_order_given_those_without_content_first(
     assert made.walk() == made.queue
 
 
+def test_freed_blocks_are_reused_before_all_others_where_that_is_asked_for() -> None:
+    made = Pool()
+    assert made.queue == [4, 5, 6, 7, 3, 2, 1]
+    made.context.touch([3, 2, 2, 5])
+    made.context.free_blocks([5, 3, 2], reuse_first=True)
+    # Block 2 has a reference left.
+    assert made.queue == [5, 3, 4, 6, 7, 1]
+    made.context.free_blocks([2], reuse_first=True)
+    assert made.queue == [2, 5, 3, 4, 6, 7, 1]
+    assert made.context.held == {}
+
+
 def test_a_block_that_a_request_uses_stays_its_when_the_context_lets_go() -> None:
     made = Pool()
     made.pool.touch([made.pool.blocks[1]])

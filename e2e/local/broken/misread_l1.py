@@ -1,6 +1,7 @@
-"""The workers' own tier with one fault: for a part it loads another one of the same cache group.
+"""The workers' own tier with one fault: whatever it is to load of a cache group, it loads one and the same part.
 
-For tests of tests: a comparison that this passes compares nothing. What it saves and stores is right.
+For tests of tests: a comparison that this passes compares nothing. What it saves and stores is right. (To exchange the
+parts of a prompt would not do: attention over the same blocks in another order is the same.)
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from kvserving_connector.vllm.worker_cache.worker import WorkerHalf
 
 class _Misreading(WorkerHalf):
     def readable(self, key: bytes) -> tuple[int, ...] | None:
-        """Return the slots of the part that follows in order of keys; its own where there is no other."""
+        """Return the slots of the first part in order of keys."""
         group = split_part_key(key)[1]
-        parts = sorted(other for other in self.pool.held() | {key} if split_part_key(other)[1] == group)
-        return super().readable(parts[(parts.index(key) + 1) % len(parts)])
+        return super().readable(min(held for held in self.pool.held() | {key} if split_part_key(held)[1] == group))
 
 
 class WorkerCacheConnector(Sound):

@@ -156,6 +156,21 @@ def test_lazily_nothing_is_saved_before_the_engine_needs_the_blocks(start: Start
     engine.check_over()
 
 
+@pytest.mark.parametrize("lag", [0, 1, 2])
+def test_lazily_no_block_is_given_up_before_it_is_saved(start: Start, lag: int) -> None:
+    engine = start(slots=(300,), lag=(lag,), blocks=100, batch=128, offload="lazy")
+    old, new = prompt(60 * BLOCK), prompt(70 * BLOCK, 1)
+    engine.serve(old)
+    engine.serve(new)
+    # What the engine still has is the beginning.
+    ((first, count),) = engine.tracked(old)
+    assert first + count == 60
+    assert count >= 30
+    assert engine.serve([*old, 1]) >= 30 * BLOCK
+    check_answers(engine)
+    engine.check_over()
+
+
 @pytest.mark.parametrize("before", ["saved", "loaded", "computed again"])
 @pytest.mark.parametrize("batch", [64, 1024], ids=["in pieces", "at once"])
 def test_of_a_prompt_the_end_leaves_first(start: Start, before: str, batch: int) -> None:

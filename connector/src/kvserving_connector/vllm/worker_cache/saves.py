@@ -68,7 +68,7 @@ class Saves:
         self._saving: dict[bytes, int] = {}
         self._held = 0
         blocks_per_step = -(-max_batch_tokens // min(group.block_tokens for group in planner.groups))
-        self._ahead = min(2 * blocks_per_step, _MOST_AHEAD)
+        self._ahead = min(3 * blocks_per_step, _MOST_AHEAD)
         # The same blocks are met step after step.
         self._combine = lru_cache(_KEYS_KEPT)(span_hash(planner.hashes_per_span))
         self.saved_tokens = 0
