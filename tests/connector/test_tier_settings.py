@@ -22,6 +22,12 @@ def test_the_size_of_l1_is_a_whole_number_of_bytes(value: Any) -> None:
         parse(cpu_bytes_to_use=value)
 
 
+@pytest.mark.parametrize(("name", "value"), [("load_weight", 0), ("load_weight", "2"), ("defer", True)])
+def test_what_a_child_is_told_is_checked_without_other_children_too(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"kv_connector_extra_config\.{name}={value!r}"):
+        parse(**{name: value})
+
+
 @pytest.mark.parametrize("value", [0, -1, True, "30", math.nan, math.inf, 10**400])
 def test_a_timeout_is_a_number_of_seconds(value: Any) -> None:
     with pytest.raises(ValueError, match=r"kv_connector_extra_config\.load_timeout_s="):

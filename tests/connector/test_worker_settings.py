@@ -28,7 +28,7 @@ def test_every_setting_is_read() -> None:
         "load_timeout_s": 7.5,
         "secondary_tiers": [STORE],
         "load_weight": 2,
-        "defer": True,
+        "defer": "soft",
     }
     read = WorkerCacheSettings.parse(given)
     assert read == WorkerCacheSettings(2**30, Offload.LAZY, False, 64, Loads.ALWAYS, 7.5, STORE)
@@ -45,6 +45,8 @@ def test_every_setting_is_read() -> None:
         ({"hybrid_chunk_size": True}, "hybrid_chunk_size.*True.*whole number"),
         ({"loads": "often"}, "loads.*often"),
         ({"load_timeout_s": 0}, "load_timeout_s.*0"),
+        ({"load_weight": 0}, "kv_transfer_config.kv_connector_extra_config.load_weight=0.*above 0"),
+        ({"defer": True}, "kv_transfer_config.kv_connector_extra_config.defer=True.*soft"),
         ({"cpu_bytes_to_use": None}, "cpu_bytes_to_use.*None"),
         ({"cpu_bytes_to_use": -1}, "cpu_bytes_to_use.*-1"),
         ({"secondary_tiers": [STORE, STORE]}, "secondary_tiers: .*one tier of type SharedStoreTier"),

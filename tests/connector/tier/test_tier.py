@@ -275,6 +275,27 @@ def test_identity_tells_revisions_and_weights_of_one_path_apart(tmp_path: Path) 
     assert all(isinstance(value, str) for value in base.values())
 
 
+@pytest.mark.parametrize(
+    ("rope", "matters"),
+    [
+        ({"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.1]}, True),
+        ({"full_attention": {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.1]}}, True),
+        ({"rope_type": "yarn", "factor": 4.0}, False),
+        (None, False),
+    ],
+)
+def test_the_longest_request_is_part_of_the_identity_where_keys_depend_on_it(rope: Any, matters: bool) -> None:
+    def identity(length: int) -> dict[str, str]:
+        model = SimpleNamespace(
+            model="no-such-org/no-such-model",
+            max_model_len=length,
+            hf_text_config=SimpleNamespace(rope_parameters=rope),
+        )
+        return store_identity(SimpleNamespace(model_config=model, cache_config=None))
+
+    assert (identity(4096) != identity(131072)) == matters
+
+
 def test_weights_of_names_that_cannot_be_resolved_are_left_out() -> None:
     assert weights_of("s3://bucket/model", None) == ""
     assert weights_of("no-such-org/no-such-model", None) == ""

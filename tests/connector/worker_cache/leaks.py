@@ -10,12 +10,12 @@ def left_by(engine: Any) -> dict[str, Any]:
     head, pool = engine.head, engine.scheduler.kv_cache_manager.block_pool
     found = {
         "loads": head._loading,
-        "lookups": head._lookups,
+        "lookups": head._lookups._waiting,
         "requests": head._requests,
         "requests that failed": head._failing,
-        "probes": head._probes,
-        "probes by request": head._probed,
-        "reports about probes": len(head._ready),
+        "probes": head._lookups._asked,
+        "probes by request": head._lookups._numbers,
+        "reports about probes": len(head._lookups._quorum),
         "hashes": len(head._hashes),
         "saves": len(head._saves),
         "reports about saves": len(head._saves._quorum),

@@ -15,7 +15,7 @@ from tests.connector.worker_cache.conftest import Start
 from tests.connector.worker_cache.engine import Engine
 from tests.connector.worker_cache.pages import SLOT, cache_config, full, mamba, sliding
 from tests.connector.worker_cache.settings import configuration
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, UniformTypeKVCacheSpecs
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, UniformTypeKVCacheSpecs
 
 from kvserving_connector.core.ranges import positions
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
@@ -36,6 +36,14 @@ def local(block: int = 16) -> Any:
     )
 
 
+class NarrowerSpec(FullAttentionSpec):  # type: ignore[misc]
+    """Attends to less than all that came before, as RSWASpec of vLLM 0.32 does."""
+
+
+def derived() -> Any:
+    return NarrowerSpec(block_size=16, num_kv_heads=1, head_size=1, dtype=torch.float32)
+
+
 def mixed() -> Any:
     return UniformTypeKVCacheSpecs(block_size=16, kv_cache_specs={"0.0": full(), "0.1": sliding(40)})
 
@@ -46,6 +54,7 @@ def mixed() -> Any:
         ((full(),), {"caching": False}, "enable_prefix_caching=False: .*--no-enable-prefix-caching"),
         ((full(32), mamba(32, mode="none")), {}, "mamba_cache_mode='none': .*--mamba-cache-mode align"),
         ((local(),), {}, "ChunkedLocalAttentionSpec: .* without cache.l1"),
+        ((derived(),), {}, "NarrowerSpec: .* without cache.l1"),
         ((mixed(),), {}, "layers of one cache group differ"),
         ((full(),), {"hybrid_chunk_size": 8}, "hybrid_chunk_size is 8: .*nearest size that works is 16"),
         ((full(),), {"hybrid_chunk_size": 4096}, "hybrid_chunk_size is 4096: .*max_model_len 4096"),

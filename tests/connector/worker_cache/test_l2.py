@@ -195,8 +195,8 @@ def test_what_a_rank_found_wrong_of_what_it_had_ready_is_not_promised(start: Sta
     answers, second._store.found = second._store.found, list
     assert promised() is None
     cold.step()
-    rank, found = cold.ranks[0], cold.head._lookups["stranger"]
-    cold.until(lambda: found.probe in cold.head._ready)
+    rank, found = cold.ranks[0], cold.head._lookups._waiting["stranger"]
+    cold.until(lambda: found.probe in cold.head._lookups._quorum)
     if when == "after it was ready":
         second._store.found = answers
         cold.until(lambda: found.ready)

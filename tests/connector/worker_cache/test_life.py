@@ -171,6 +171,43 @@ def test_lazily_no_block_is_given_up_before_it_is_saved(start: Start, lag: int) 
     engine.check_over()
 
 
+def test_lazily_of_two_blocks_with_one_hash_one_is_saved(start: Start) -> None:
+    engine = start(slots=(300,), blocks=60, offload="lazy")
+    tokens = prompt(10 * BLOCK)
+    # The last block of a prompt is computed by each: an engine has to compute one token at least.
+    for _ in range(2):
+        engine.add(tokens)
+    engine.settle()
+    engine.serve(prompt(45 * BLOCK, 1))
+    saved = [part.key for one in engine.metadata for save in one.saves for span in save.spans for part in span.parts]
+    assert len(saved) == len(set(saved)) >= 10
+    assert engine.keys(tokens)[-1] in saved
+    check_answers(engine)
+    engine.check_tracked()
+    engine.check_over()
+
+
+def test_what_another_connector_loads_for_the_step_is_saved_with_a_later_one(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = start(slots=(40,))
+    build = engine.connector.build_connector_meta
+
+    def with_loads(output: object) -> object:
+        monkeypatch.setattr(output, "has_sync_kv_loads", len(engine.metadata) == 0, raising=False)
+        return build(output)
+
+    monkeypatch.setattr(engine.connector, "build_connector_meta", with_loads)
+    tokens = prompt(10 * BLOCK)
+    engine.add(tokens, answer=2)
+    engine.step()
+    assert engine.metadata[0].saves == []
+    engine.settle()
+    assert engine.tracked(tokens) == ((0, 10),)
+    check_answers(engine)
+    engine.check_over()
+
+
 @pytest.mark.parametrize("before", ["saved", "loaded", "computed again"])
 @pytest.mark.parametrize("batch", [64, 1024], ids=["in pieces", "at once"])
 def test_of_a_prompt_the_end_leaves_first(start: Start, before: str, batch: int) -> None:

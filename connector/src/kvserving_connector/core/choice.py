@@ -218,6 +218,12 @@ def deferral(extra: Mapping[str, Any], where: str, default: Deferral) -> Deferra
     return Deferral(value)
 
 
+def check(extra: Mapping[str, Any]) -> None:
+    """Check the keys of a connector that may be a child or stand alone. Raises ValueError like ``load_weight``."""
+    load_weight(extra, "kv_transfer_config")
+    deferral(extra, "kv_transfer_config", Deferral.HARD)
+
+
 def patience(extra: Mapping[str, Any], where: str) -> Patience:
     """Return the patience with soft children. Raises ValueError like ``load_weight`` unless it is 0 or more seconds."""
     value = extra.get(PATIENCE_FIELD, Patience.seconds)

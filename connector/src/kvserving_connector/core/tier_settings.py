@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from kvserving_connector.core import choice
 from kvserving_connector.core.loads import Loads
 
 CPU_SPEC = "CPUOffloadingSpec"
@@ -53,6 +54,7 @@ class TierSettings:
         Raises ValueError naming the field, its value, the reason and the way out. A spec from a module of the user's
         own is not ours to judge: its settings are handed on unread.
         """
+        choice.check(extra)
         own_spec = bool(extra.get("spec_module_path"))
         if not own_spec:
             _refuse_unknown(extra)

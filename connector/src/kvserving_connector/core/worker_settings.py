@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from kvserving_connector.core import choice
 from kvserving_connector.core.loads import Loads
 from kvserving_connector.core.tier_settings import (
     DEFAULT_LOAD_TIMEOUT_S,
@@ -77,6 +78,7 @@ class WorkerCacheSettings:
         if policy != "lru":
             way_out = "use lru, or TieredOffloadConnector, whose scheduler owns the tier"
             raise refuse("eviction_policy", policy, "workers evict what was used least recently", way_out)
+        choice.check(extra)
         return cls(
             cpu_bytes=cpu_bytes(extra.get("cpu_bytes_to_use")),
             offload=_offload(extra.get("offload", Offload.EAGER)),

@@ -40,9 +40,17 @@ def store_identity(vllm_config: Any) -> dict[str, str]:
         "draft": getattr(speculative, "model", None),
         "kv_scales": _text(getattr(cache, "calculate_kv_scales", None)),
         "hash_lookahead": _text(getattr(cache, "num_hash_lookahead_tokens", None)),
+        "rope_length": _rope_length(model),
         "state_dtypes": _text([getattr(cache, f"mamba_{name}dtype", None) for name in ("cache_", "ssm_cache_")]),
     }
     return {name: str(value) for name, value in facts.items() if value}
+
+
+def _rope_length(model: Any) -> str | None:
+    """Return the longest request where keys depend on it: with LongRoPE it decides which factors are used."""
+    config = getattr(model, "hf_text_config", None) or getattr(model, "hf_config", None)
+    ropes = [getattr(config, name, None) for name in ("rope_parameters", "rope_scaling")]
+    return str(model.max_model_len) if any("long_factor" in str(rope) for rope in ropes) else None
 
 
 def weights_of(model: str, revision: str | None) -> str:

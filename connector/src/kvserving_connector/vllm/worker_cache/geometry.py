@@ -12,6 +12,8 @@ from vllm.v1 import kv_cache_interface as specs
 from kvserving_connector.core.planner import Group, GroupKind, HybridOffloadPlanner
 from kvserving_connector.core.worker_settings import Offload, WorkerCacheSettings
 
+_FULL = (specs.FullAttentionSpec, specs.MLAAttentionSpec)
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -89,7 +91,8 @@ def _kind(spec: Any) -> tuple[GroupKind, int | None]:
     if isinstance(spec, specs.SlidingWindowSpec):
         # Tokens that vLLM keeps below the window for drafts count as part of it.
         return GroupKind.SLIDING_WINDOW, int(spec.sliding_window) + int(getattr(spec, "extra_retained_tokens", 0) or 0)
-    if isinstance(spec, specs.FullAttentionSpec):
+    # Of what is derived from it, some attend to less than all that came before (RSWASpec).
+    if type(spec) in _FULL:
         return GroupKind.FULL, None
     raise ValueError(
         f"{type(spec).__name__}: nothing is known about resuming a prefix with such layers; run the model without "

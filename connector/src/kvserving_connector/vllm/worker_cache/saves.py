@@ -244,7 +244,7 @@ class Saves:
 
     def _lazy(self, context: SchedulerContext) -> list[Save]:
         """Return a save of the blocks that the engine gives up next and L1 does not have."""
-        parts: list[SavePart] = []
+        parts: dict[bytes, SavePart] = {}
         left = max(1, context.num_blocks // _SHARE_HELD) - self._held
         # More than half of L1 would evict what was saved just now, over and over.
         ahead = min(self._ahead, -(-self._tracker.capacity // 2))
@@ -252,9 +252,10 @@ class Saves:
             if len(parts) >= left or seen >= ahead:
                 break
             part = self._part_of(view)
-            if part is not None:
-                parts += self._new([part], [])
-        spans = tuple(SaveSpan((number, 1), (part,)) for number, part in enumerate(parts))
+            # Two requests that computed the same at once have left two blocks with one hash.
+            if part is not None and part.key not in parts:
+                parts |= {each.key: each for each in self._new([part], [])}
+        spans = tuple(SaveSpan((number, 1), (part,)) for number, part in enumerate(parts.values()))
         return [self._begin("", spans, context)] if spans else []
 
     def _part_of(self, view: KVCacheBlockView) -> SavePart | None:

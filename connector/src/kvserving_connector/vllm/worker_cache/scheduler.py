@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vllm.v1.core import kv_cache_utils
 
 from kvserving_connector.core.chunk_hashes import HashBook, part_key
 from kvserving_connector.core.loads import LoadLedger, Tier
-from kvserving_connector.core.planner import GroupKind
 from kvserving_connector.core.ranges import Range, union
-from kvserving_connector.core.reports import Quorum, ReadyReport, WorkerReport
+from kvserving_connector.core.reports import WorkerReport
 from kvserving_connector.core.tracker import PrefixTracker
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
 from kvserving_connector.settings import logger
@@ -21,27 +20,9 @@ from kvserving_connector.vllm.context import SchedulerContext
 from kvserving_connector.vllm.worker_cache import stats as names
 from kvserving_connector.vllm.worker_cache.geometry import Geometry
 from kvserving_connector.vllm.worker_cache.loading import keys_within, plan_load
-from kvserving_connector.vllm.worker_cache.messages import Load, Probe, WorkerCacheMetadata
+from kvserving_connector.vllm.worker_cache.lookups import LookUp, LookUps
+from kvserving_connector.vllm.worker_cache.messages import Load, WorkerCacheMetadata
 from kvserving_connector.vllm.worker_cache.saves import Saves
-
-
-@dataclass
-class _Lookup:
-    """What is known of a request before its blocks are allocated. ``ready`` is None until all ranks have answered.
-
-    ``asked_from`` are the tokens that the engine held when they were asked, ``tracked`` those that were tracked.
-    """
-
-    request: Any
-    local: int = 0
-    promised: int = 0
-    tier: Tier = Tier.L1
-    probe: int | None = None
-    asked_from: int = 0
-    tracked: int = 0
-    ready: int | None = None
-    waits_since: float | None = None
-    lost: set[bytes] = field(default_factory=set)
 
 
 @dataclass
@@ -61,7 +42,6 @@ class SchedulerHalf:
     def __init__(self, geometry: Geometry, settings: WorkerCacheSettings, max_batch_tokens: int) -> None:
         self._planner = geometry.planner
         self._group_ids = geometry.group_ids
-        self._all_full = all(group.kind is GroupKind.FULL for group in self._planner.groups)
         self._settings = settings
         self.tracker = PrefixTracker()
         self._hashes = HashBook(self._planner.hashes_per_span)
@@ -74,15 +54,13 @@ class SchedulerHalf:
         self._saves = Saves(
             self._planner, geometry.group_ids, geometry.ranks, settings, self.tracker, self._hashes, max_batch_tokens
         )
-        self._ready: Quorum[ReadyReport] = Quorum(geometry.ranks)
+        self._lookups = LookUps(
+            self._planner, geometry.ranks, self.tracker, self._hashes, self.ledger, settings.load_timeout_s
+        )
         self._context: SchedulerContext | None = None
-        self._lookups: dict[str, _Lookup] = {}
         self._loading: dict[str, _Loading] = {}
         self._requests: dict[str, Any] = {}
         self._failing: set[str] = set()
-        self._probes: dict[int, _Lookup] = {}
-        self._probed: dict[str, int] = {}
-        self._probe = 0
         self._step = 0
         self._applied = 0
         self._told = -1
@@ -123,8 +101,7 @@ class SchedulerHalf:
     def matched(self, request: Any, local: int) -> tuple[int | None, bool]:
         """Answer vLLM's ``get_num_new_matched_tokens``; without side effects but for probes and their waits."""
         request_id = request.request_id
-        found = self._lookups.setdefault(request_id, _Lookup(request))
-        found.local, found.promised = local, 0
+        found = self._lookups.of(request, local)
         # What failed once may fail each time, as a store may always have what it does not deliver.
         skips = request_id in self._failing or bool(getattr(request, "skip_reading_prefix_cache", False))
         if skips or any(local % self._planner.groups[group].block_tokens for group in range(len(self._group_ids))):
@@ -138,7 +115,7 @@ class SchedulerHalf:
         )
         tier = Tier.L1
         if self._settings.store is not None:
-            ready = self._asked(found, keys, prefix, new)
+            ready = self._lookups.ready(found, keys, prefix, new)
             if ready is None:
                 return None, False
             if ready > local and ready >= prefix:
@@ -155,13 +132,13 @@ class SchedulerHalf:
         Raises RuntimeError when that is not what was promised: loading another number would leave blocks unfilled.
         """
         request_id = request.request_id
-        found = self._lookups.pop(request_id, None)
+        found = self._lookups.take(request_id)
         if found is None:
             return
         self.ledger.allocated(request_id, external, found.tier is Tier.L2)
         prefix = found.local + external
         if external == 0:
-            self._release(request_id)
+            self._lookups.release(request_id)
         elif external != found.promised:
             raise RuntimeError(
                 f"{external} tokens of request {request_id} are to be loaded and {found.promised} were promised"
@@ -177,11 +154,11 @@ class SchedulerHalf:
         self.ledger.finished(request_id)
         self._requests.pop(request_id, None)
         self._failing.discard(request_id)
-        self._lookups.pop(request_id, None)
+        self._lookups.take(request_id)
         self._next.used += self._saves.ended(request_id)
         self._hashes.drop(request_id)
         if request_id not in self._loading:
-            self._release(request_id)
+            self._lookups.release(request_id)
 
     # Steps
 
@@ -191,6 +168,7 @@ class SchedulerHalf:
         self._step += 1
         message, self._next = self._next, WorkerCacheMetadata(0, 0)
         message.step, message.applied = self._step, self._applied
+        message.probes, message.releases = self._lookups.messages()
         message.saves, used = self._saves.collect(output, context)
         message.used += used
         self.tracker.touch(message.used)
@@ -207,7 +185,7 @@ class SchedulerHalf:
         for request_id, ranges in report.failed.items():
             self._failed(request_id, ranges)
         for number, ready in report.ready.items():
-            self._answered(number, ready)
+            self._lookups.answered(number, ready)
         for number, save in report.saves.items():
             self._saves.reported(number, save, context)
         # Last: a rank loses what it reported before, and what others report about now.
@@ -222,7 +200,7 @@ class SchedulerHalf:
                 continue
             self.ledger.received(request_id)
             self._bound().free_blocks(done.load.block_ids)
-            self._release(request_id)
+            self._lookups.release(request_id)
             whole = loaded = done.prefix - done.local
             if done.failed:
                 if request_id in self._requests:
@@ -238,11 +216,7 @@ class SchedulerHalf:
         """Forget the tier and have the ranks forget it."""
         self.tracker.clear()
         self._saves.void()
-        for request_id in list(self._probed):
-            if request_id not in self._loading:
-                self._release(request_id)
-        for found in self._lookups.values():
-            found.probe = found.ready = None
+        self._lookups.reset(but=self._loading)
         self._next.reset = True
 
     def drain_stats(self) -> names.WorkerCacheStats:
@@ -260,96 +234,11 @@ class SchedulerHalf:
 
     # Between the two
 
-    def _asked(self, found: _Lookup, keys: Any, prefix: int, new: int) -> int | None:
-        """Return the tokens that the ranks have ready, 0 when they are not asked, None while they are awaited."""
-        request_id = found.request.request_id
-        if found.probe is not None and self._outdated(found, keys):
-            self._release(request_id)
-            found.probe = found.ready = None
-        if found.ready is not None:
-            return found.ready
-        if found.probe is None:
-            enough = prefix >= self._planner.limit(found.request.num_tokens)
-            if enough or self.ledger.gave_up(request_id) or not self.ledger.may_ask_outer(request_id, new):
-                return 0
-            if not self._room_for(found):
-                now = time.monotonic()
-                found.waits_since = now if found.waits_since is None else found.waits_since
-                if now - found.waits_since < self._settings.load_timeout_s:
-                    return None
-                found.ready = 0
-                return 0
-            found.asked_from, found.tracked = found.local, prefix
-            self._ask(found, keys, found.request.num_tokens)
-        if not self.ledger.deferred(request_id):
-            return None
-        logger.warning("KVServing worker cache: no answer for request %s in time, its prompt is computed", request_id)
-        self._release(request_id)
-        found.ready = 0
-        return 0
-
-    def _outdated(self, found: _Lookup, keys: Any) -> bool:
-        """Whether the engine has lost what the ranks were not asked for, or a rank what it had ready.
-
-        No rank evicts what is ready, but it may find a part wrong that another request loads.
-        """
-        asked_from = self._planner.spans(found.asked_from)
-        if self._planner.spans(found.local) < asked_from:
-            return True
-        if not found.lost or not found.ready:
-            return False
-        return any(
-            part_key(keys[span], group) in found.lost
-            for group in range(len(self._group_ids))
-            for span in self._planner.needed(group, found.ready)
-            if span >= asked_from
-        )
-
-    def _ask(self, found: _Lookup, keys: Any, num_tokens: int) -> None:
-        """Ask the ranks for a prefix that leaves one of ``num_tokens`` to compute."""
-        self._probe += 1
-        found.probe = self._probed[found.request.request_id] = self._probe
-        found.lost = set()
-        self._probes[self._probe] = found
-        self._next.probes.append(Probe(self._probe, tuple(keys), num_tokens, found.asked_from))
-
-    def _room_for(self, found: _Lookup) -> bool:
-        """Whether the ranks can hold this prompt ready beside those that wait for their blocks already.
-
-        Otherwise the request waits for one of them, as it would for its blocks: what all of them together pin could be
-        the whole tier, and nothing would be left to save to.
-        """
-        span_slots = sum(self._planner.blocks_per_part(group) for group in range(len(self._group_ids)))
-        tokens = [each.request.num_tokens for each in (*self._probes.values(), found)]
-        slots = span_slots * sum(self._planner.spans(self._planner.limit(number)) for number in tokens)
-        return len(tokens) == 1 or slots <= self.tracker.capacity // 2
-
-    def _answered(self, number: int, report: ReadyReport) -> None:
-        found = self._probes.get(number)
-        merged = self._ready.add(number, report) if found is not None else None
-        if found is None or merged is None:
-            return
-        keys = self._hashes.of(found.request.request_id).keys(found.request.block_hashes)
-        if found.asked_from < merged.tokens < merged.most and not self._all_full:
-            # A rank with a longer prefix may lack the state or the window that the shorter one needs.
-            self._release(found.request.request_id)
-            self._ask(found, keys, merged.tokens + 1)
-            return
-        found.ready = merged.tokens
-        # The ranks hold these parts for the request, so they are tracked like saved ones.
-        for group in range(len(self._group_ids)):
-            for span in self._planner.needed(group, merged.tokens):
-                key = part_key(keys[span], group)
-                if span >= self._planner.spans(found.asked_from) and key not in found.lost:
-                    self.tracker.add(key, self._planner.blocks_per_part(group))
-
     def _lose(self, keys: set[bytes]) -> None:
         self._count(names.LOST, self._tokens_of(self.tracker.drop(keys)))
         if keys:
             self._saves.lost(keys)
-            for number, found in self._probes.items():
-                if number in self._ready or found.ready is not None:
-                    found.lost |= keys
+            self._lookups.lost(keys)
 
     def _held_before(self, request: Any, local: int) -> list[bytes]:
         """Return what is tracked of the tokens that the engine has itself: used all the same, the beginning last."""
@@ -357,7 +246,7 @@ class SchedulerHalf:
         parts = [part_key(key, group) for key in reversed(keys) for group in range(len(self._group_ids))]
         return [key for key in parts if self.tracker.holds(key)]
 
-    def _start_load(self, request_id: str, found: _Lookup, prefix: int, block_ids: tuple[list[int], ...]) -> None:
+    def _start_load(self, request_id: str, found: LookUp, prefix: int, block_ids: tuple[list[int], ...]) -> None:
         context = self._bound()
         keys = self._hashes.of(request_id).keys(found.request.block_hashes)
         tables = [block_ids[group_id] for group_id in self._group_ids]
@@ -381,19 +270,6 @@ class SchedulerHalf:
         loading.failed = union(loading.failed, ranges)
         lost = keys_within(self._planner, loading.load, ranges)
         self._lose(lost)
-
-    def _release(self, request_id: str) -> None:
-        """Let the ranks let go of what they hold ready for the request."""
-        number = self._probed.pop(request_id, None)
-        if number is not None:
-            del self._probes[number]
-            self._ready.drop(number)
-            # One that the ranks have not heard of is not asked: they release before they begin.
-            unsent = [probe for probe in self._next.probes if probe.number == number]
-            if unsent:
-                self._next.probes.remove(unsent[0])
-            else:
-                self._next.releases.append(number)
 
     def _tokens_of(self, parts: int) -> int:
         return parts * self._planner.span_tokens // len(self._group_ids)
