@@ -93,18 +93,42 @@ def test_only_engines_of_the_object_reach_its_store() -> None:
     [
         (
             "redis://kv.cache.svc:6379",
-            {"to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "cache"}}}]},
+            {
+                "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "cache"}}}],
+                "ports": [{"protocol": "TCP"}],
+            },
         ),
         (
             "redis://10.1.2.3:7000",
             {"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"protocol": "TCP", "port": 7000}]},
         ),
         ("redis://kv.example.org", {"ports": [{"protocol": "TCP", "port": 6379}]}),
+        ("valkeys://kv.example.org", {"ports": [{"protocol": "TCP", "port": 6379}]}),
     ],
 )
 def test_the_way_to_an_external_store_is_open(url: str, rule: dict[str, Any]) -> None:
     plan = render(pair(cache={"l2": {"type": "external", "url": url}}))
     assert rule in engine_policy(plan)["egress"]
+
+
+def test_no_way_out_is_open_to_everywhere() -> None:
+    plan = render(pair(cache={"l2": {"type": "mooncake", "url": "mooncake://master.example.org"}}))
+    assert [rule for rule in engine_policy(plan)["egress"] if not rule] == []
+
+
+@pytest.mark.parametrize("name", ["HF_ENDPOINT", "AWS_ENDPOINT_URL", "https_proxy"])
+def test_the_way_to_an_endpoint_of_the_environment_is_open(name: str) -> None:
+    rule = {"ports": [{"protocol": "TCP", "port": 3128}]}
+    for section in ("engine", "prefill"):
+        spec = pair()
+        spec[section] = {"env": [{"name": name, "value": "http://mirror.example.org:3128"}]}
+        assert rule in engine_policy(render(spec))["egress"]
+    assert rule not in engine_policy(render(pair()))["egress"]
+
+
+def test_a_router_of_the_users_is_known_by_two_labels() -> None:
+    router = engine_policy(render(pair(router={"type": "external"})))["ingress"][1]["from"][0]["podSelector"]
+    assert router == {"matchLabels": {"kvserving.dev/name": "qwen", "kvserving.dev/role": "router"}}
 
 
 def test_policies_can_be_switched_off() -> None:

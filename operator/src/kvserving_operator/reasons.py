@@ -27,6 +27,8 @@ class Reason(StrEnum):
     """A setting that is accepted but does nothing yet."""
     ROUTER_OPEN = "RouterOpen"
     """The router does not check the key of its clients."""
+    POLICY_WITHOUT_EFFECT = "PolicyWithoutEffect"
+    """A network policy does not cover pods on their host's network."""
     STORE_NOT_BOUNDED = "StoreNotBounded"
     """The operator cannot bound what the store holds."""
     MODEL_NOT_MOUNTED = "ModelNotMounted"

@@ -2,6 +2,7 @@
 
 Side channels and transfers have no authentication, so engines accept only routers and
 peers of their own revision, the operator (probes, counters) and the monitoring namespace.
+Policies add up: whoever needs another way makes a policy beside these.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from .context import Context
 from .objects import manifest
 
 _NAMESPACE = "kubernetes.io/metadata.name"
+_PORTS = {"https": 443, "http": 80, "redis": 6379, "rediss": 6379, "valkey": 6379, "valkeys": 6379}
 _OPERATOR = {"app.kubernetes.io/name": "kvserving-operator"}
+# Variables with the addresses of hubs, object stores and proxies that downloads go to in place of the public ones.
+_ENDPOINTS = frozenset(
+    {
+        "HF_ENDPOINT",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT_URL_S3",
+        *(name for plain in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY") for name in (plain, plain.lower())),
+    }
+)
 
 
 def objects(ctx: Context) -> list[dict[str, Any]]:
@@ -33,7 +44,9 @@ def objects(ctx: Context) -> list[dict[str, Any]]:
 def _engines(ctx: Context) -> dict[str, Any]:
     http = sorted({ports.engine_http(ctx.spec.engine.args, ctx.role(role)) for role in ctx.roles})
     peers = _engine_pods(ctx, ctx.revision)
-    routers = _pods(labels.selector(ctx.name, "router", ctx.revision))
+    # A router of the user's is known by the first two labels: it pairs engines by their revision itself.
+    revision = ctx.revision if router.deployed(ctx) else None
+    routers = _pods(labels.selector(ctx.name, "router", revision))
     spec = {
         "podSelector": peers["podSelector"],
         "policyTypes": ["Ingress", "Egress"],
@@ -42,40 +55,62 @@ def _engines(ctx: Context) -> dict[str, Any]:
             {"from": [peers]},
             {"from": [routers, _operator(ctx), _monitoring(ctx)], "ports": [_tcp(port) for port in http]},
         ],
-        "egress": [{"ports": [_tcp(53), {"protocol": "UDP", "port": 53}]}, {"to": [peers]}, *_outside(ctx)],
+        "egress": [*_names(), {"to": [peers]}, *_outside(ctx)],
     }
     return _policy(ctx, ctx.names.engine_policy, spec, revision=ctx.revision)
 
 
+def _names() -> list[dict[str, Any]]:
+    """Ways to DNS. Some policies see the server's own port behind the Service: 5353 where the platform says so."""
+
+    def both(port: int) -> list[dict[str, Any]]:
+        return [_tcp(port), {"protocol": "UDP", "port": port}]
+
+    return [{"ports": both(53)}, {"to": [{"namespaceSelector": {}}], "ports": both(5353)}]
+
+
 def _outside(ctx: Context) -> list[dict[str, Any]]:
-    """Ways out of the engines beside DNS and peers: the store, and model downloads over HTTPS."""
+    """Ways out of the engines beside DNS and peers: the store, and downloads of models."""
     rules: list[dict[str, Any]] = []
     l2 = storage.active(ctx)
     kind = l2_type(l2)
     if kind == "valkey":
         rules.append({"to": [_pods(labels.selector(ctx.name, "store"))], "ports": [_tcp(ports.STORE)]})
     elif l2 is not None:
-        rules += [_way_to(url) for url in (l2.url, l2.endpoint) if url and not url.startswith("s3://")]
+        rules += [way for url in (l2.url, l2.endpoint) if url and not url.startswith("s3://") for way in _ways_to(url)]
+    rules += [way for url in _endpoints(ctx) for way in _ways_to(url)]
     downloads = [ctx.spec.model.uri, *(lora.uri for lora in ctx.spec.model.loras)]
-    if kind == "s3" or any(uri.startswith(("hf://", "s3://")) for uri in downloads):
+    public_bucket = kind == "s3" and l2 is not None and l2.endpoint is None
+    if public_bucket or any(uri.startswith(("hf://", "s3://")) for uri in downloads):
         rules.append({"ports": [_tcp(443)]})
-    return rules
+    return [rule for index, rule in enumerate(rules) if rule not in rules[:index]]
 
 
-def _way_to(url: str) -> dict[str, Any]:
-    """A rule to a store's address. Policies know no names: a Service's namespace, an address, or a port."""
+def _endpoints(ctx: Context) -> list[str]:
+    """Addresses in the engines' environment, as far as they are literal and understood."""
+    variables = [*ctx.spec.engine.env, *(variable for role in ctx.roles for variable in ctx.role(role).env)]
+    values = [variable.value for variable in variables if variable.name in _ENDPOINTS and variable.value]
+    return [value for value in values if addresses.parse(value).problem is None]
+
+
+def _ways_to(url: str) -> list[dict[str, Any]]:
+    """A rule to an address. Policies know no names: a Service's namespace, an address, or a port.
+
+    None for a name without a port that is known: a rule with neither would open every way.
+    """
     address = addresses.parse(url)
-    port = address.port or {"https": 443, "http": 80, "redis": 6379, "rediss": 6379, "valkey": 6379}.get(address.scheme)
+    port = address.port or _PORTS.get(address.scheme)
     parts = address.host.split(".")
     if len(parts) >= 3 and parts[2] == "svc":
         # The pods' port may differ from the Service's, so the namespace is opened, not one port.
-        return {"to": [{"namespaceSelector": {"matchLabels": {_NAMESPACE: parts[1]}}}]}
+        to = {"namespaceSelector": {"matchLabels": {_NAMESPACE: parts[1]}}}
+        return [{"to": [to], "ports": [{"protocol": "TCP"}]}]
     rule: dict[str, Any] = {}
     if (ip := addresses.ip(address.host)) is not None:
         rule["to"] = [{"ipBlock": {"cidr": f"{ip}/{ip.max_prefixlen}"}}]
     if port is not None:
         rule["ports"] = [_tcp(port)]
-    return rule
+    return [rule] if rule else []
 
 
 def _router(ctx: Context) -> dict[str, Any]:

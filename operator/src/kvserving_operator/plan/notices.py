@@ -5,14 +5,14 @@ from __future__ import annotations
 from ..connectors import l2_type
 from ..engines import catalog
 from ..reasons import Reason
-from . import template
+from . import ports, template
 from .context import Context
 from .types import Notice
 
 
 def notices(ctx: Context) -> tuple[Notice, ...]:
     """Every notice of a plan, in a fixed order."""
-    return (*_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_later(ctx))
+    return (*_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_network(ctx), *_later(ctx))
 
 
 def _engine(ctx: Context) -> list[Notice]:
@@ -81,6 +81,20 @@ def _router(ctx: Context) -> list[Notice]:
     message += "let only a gateway or trusted pods reach it."
     path = "spec.router.apiKeySecretRef" if ctx.spec.router.api_key_secret_ref else "spec.router.type"
     return [Notice(Reason.ROUTER_OPEN, path, message)]
+
+
+def _network(ctx: Context) -> list[Notice]:
+    on_host = [role for role in ctx.roles if ports.host_network(ctx.role(role))]
+    if ctx.site.local or not on_host or not ctx.spec.network_policy.enabled:
+        return []
+    message = f"{' and '.join(on_host)} engines are on their host's network, where no policy covers them: whoever "
+    message += "reaches the host reaches their side channels. "
+    if len(on_host) < len(ctx.roles):
+        message += "The policy of the other role selects pods and lets it reach no host, so that no KV moves where "
+        message += "policies are enforced: put both roles there, or set spec.networkPolicy.enabled to false."
+    else:
+        message += "Protect them by a firewall of the hosts."
+    return [Notice(Reason.POLICY_WITHOUT_EFFECT, "spec.networkPolicy.enabled", message)]
 
 
 def _later(ctx: Context) -> list[Notice]:
