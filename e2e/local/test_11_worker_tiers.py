@@ -100,7 +100,9 @@ def test_a_cold_prefill_with_l2_alone_loads_what_another_stored(outer: Asker) ->
 def test_a_cold_engine_loads_from_l2_what_another_stored(
     stage: Stage, qwen3: Path, texts: Texts, store: Valkey, tmp_path: Path, tensor: int
 ) -> None:
-    topology = Owned(f"workers-{tensor}", qwen3, prefill=0, cache={"l1": l1(), "l2": store.cache()}, tensor=tensor)
+    # Two ranks keep two cores busy, and a server beside them waiting.
+    l2 = store.cache() if tensor == 1 else {"type": "filesystem", **STORE}
+    topology = Owned(f"workers-{tensor}", qwen3, prefill=0, cache={"l1": l1(), "l2": l2}, tensor=tensor)
     asker = Asker(stage.show(topology), texts)
     with asker.storing(tensor * CHUNKS):
         cold = asker.ask(66)
