@@ -51,7 +51,7 @@ def test_every_fault_is_reported_at_once() -> None:
         "spec.cache.connectors[0].weight",
         "spec.cache.l1.capacity",
         "spec.cache.l1.size",
-        "spec.engine.args",
+        "spec.engine.args[0]",
         "spec.prefil",
         "spec.prefill.replicas",
         "spec.transfer.rdma.mode",
@@ -336,3 +336,56 @@ def test_a_tier_without_roles_goes_to_the_role_there_is() -> None:
     alone = load(serving({"spec.cache.l1": {"size": "1Gi"}, "spec.prefill": None}), strict=True).spec
     assert alone.cache.l1 is not None
     assert alone.tier_roles(alone.cache.l1) == ("decode",)
+
+
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("spec.prefill.tp", "write parallelism: {tensor: N}"),
+        ("spec.decode.tensorParallel", "write parallelism: {tensor: N}"),
+        ("spec.decode.tensor_parallel_size", "write parallelism: {tensor: N}"),
+        ("spec.decode.tensor", "write parallelism: {tensor: N}"),
+        ("spec.decode.pipelineParallelSize", "write parallelism: {pipeline: N}"),
+        ("spec.decode.dp", "write parallelism: {data: N}"),
+        ("spec.decode.expertParallel", "write parallelism: {expert: true}"),
+        ("spec.decode.parallelism.tp", "did you mean tensor?"),
+        ("spec.decode.parallelism.tensorParallelSize", "did you mean tensor?"),
+        ("spec.version", "it belongs to spec.engine.version"),
+        ("spec.cache.owner", "it belongs to spec.cache.l1.owner"),
+        ("spec.cache.size", "it belongs to spec.cache.l1.size or spec.cache.l2.size"),
+    ],
+)
+def test_a_field_that_people_guess_is_told_where_it_is(path: str, hint: str) -> None:
+    (fault,) = inspect(serving({path: 2}), strict=True).faults
+    assert str(fault) == f"{path}: unknown field; {hint}"
+
+
+def test_a_wrong_entry_of_a_list_is_no_list_that_is_too_short() -> None:
+    found = inspect(serving({"spec.cache": {"l1": {"size": "8Gi", "roles": ["prefil"]}}}), strict=True).faults
+    assert [str(fault) for fault in found] == [
+        "spec.cache.l1.roles[0]: 'prefil' is not one of prefill, decode; did you mean prefill?"
+    ]
+    (empty,) = inspect(serving({"spec.cache": {"l1": {"size": "8Gi", "roles": []}}}), strict=True).faults
+    assert str(empty) == "spec.cache.l1.roles: a list has 0 entries: at least 1 must be given"
+
+
+@pytest.mark.parametrize(
+    ("l2", "told"),
+    [
+        ({"type": "s3"}, "spec.cache.l2.type: s3, mooncake and external need spec.cache.l2.url"),
+        ({"type": "s3"}, "set it to s3://bucket/prefix, mooncake://host:50051 or redis://host:6379"),
+        ({"url": "s3://bucket"}, "spec.cache.l2.url: is given without spec.cache.l2.type: set that to s3 (s3://bucket"),
+        ({"type": "external", "url": "http://h:1"}, "spec.cache.l2.url: http://h:1 must start with redis://"),
+        ({"type": "s3", "url": "redis://h"}, "spec.cache.l2.url: redis://h must be s3://bucket/prefix"),
+    ],
+)
+def test_the_address_of_a_store_is_told_by_form_and_value(l2: dict[str, Any], told: str) -> None:
+    (fault,) = inspect(serving({"spec.cache": {"l2": l2}}), strict=True).faults
+    assert told in str(fault)
+
+
+@pytest.mark.parametrize("url", ["http://u:hunter2@h:1", "http://h:1/?password=hunter2", "h:1#hunter2", "h;hunter2"])
+def test_an_address_that_may_hold_a_secret_is_not_repeated(url: str) -> None:
+    found = inspect(serving({"spec.cache": {"l2": {"type": "external", "url": url}}}), strict=True).faults
+    assert found
+    assert not [fault for fault in found if "hunter2" in str(fault)]

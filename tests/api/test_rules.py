@@ -31,6 +31,8 @@ def test_a_rule_refuses_what_it_is_for(example: Example) -> None:
     faults = violations(serving(example.bad), rules=[rule])
     assert faults
     blamed = re.escape(rule.blames).replace(r"\[\*\]", r"\[\d+\]")
+    if rule.element is not None:
+        blamed += r"(\[\d+\])?"
     assert all(re.fullmatch(blamed, fault.path) for fault in faults)
 
 
@@ -139,3 +141,19 @@ def test_as_many_adapters_as_the_api_allows_are_read_in_seconds(tmp_path: Path) 
     )
     done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"{file}: valid\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({"spec.engine.args": ["--max-num-seqs", "2", "--kv_transfer_config={}"]}, ["spec.engine.args[2]"]),
+        ({"spec.decode.args": ["--dtype=half", "--model=x"]}, ["spec.decode.args[1]", "spec.decode.args[0]"]),
+        (
+            {"spec.engine.args": ["--port=1"], "spec.prefill.args": ["--max-num-seqs=2", "--port=2"]},
+            ["spec.prefill.args[1]"],
+        ),
+        ({"spec.engine.args": ["--port=1", "--port=2"]}, ["spec.prefill.args", "spec.decode.args"]),
+    ],
+)
+def test_a_rule_about_arguments_blames_the_element(changes: dict[str, Any], paths: list[str]) -> None:
+    assert [fault.path for fault in violations(serving(changes))] == paths

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.plan.support import pair, render
+from tests.plan.support import faults, pair, render
 
 from kvserving_operator.engines.catalog import resolve
 
@@ -95,3 +95,47 @@ def test_layout_by_version(version: str, layout: str) -> None:
 )
 def test_what_was_not_tested_is_said(version: str, reasons: set[str]) -> None:
     assert {n.reason.value for n in render(pair(engine={"version": version})).plan.notices} == reasons
+
+
+@pytest.mark.parametrize(
+    ("engine", "path", "told"),
+    [
+        ({"version": "0.20.0"}, "spec.engine.version", "vLLM 0.20.0 is older than 0.24.0, the oldest that works: use"),
+        ({"image": "vllm/vllm-openai:v0.20.0"}, "spec.engine.image", "vLLM 0.20.0 is older than 0.24.0"),
+        ({"image": "mirror.example:5000/x/mine:0.20.0-cu128"}, "spec.engine.image", "vLLM 0.20.0 is older"),
+        (
+            {"image": "vllm/vllm-openai:v0.20.0", "version": "0.33.0"},
+            "spec.engine.image",
+            "vllm/vllm-openai:v0.20.0 holds vLLM 0.20.0, and spec.engine.version is 0.33.0: name an image of that",
+        ),
+        (
+            {"image": "mirror.example/a/vllm-openai-cpu:v0.31.0", "version": "0.32.0", "device": "cpu"},
+            "spec.engine.image",
+            "holds vLLM 0.31.0, and spec.engine.version is 0.32.0",
+        ),
+    ],
+)
+def test_the_field_that_carries_the_version_is_blamed(engine: dict[str, str], path: str, told: str) -> None:
+    report = faults(pair(engine=engine))
+    assert report.startswith(f"{path}: ")
+    assert told in report
+    assert len(report.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"image": "vllm/vllm-openai:v0.33.0-cu130", "version": "0.33.0"},
+        {"image": "vllm/vllm-openai:nightly", "version": "0.33.0"},
+        {"image": "mine.example/engine:1.2.3", "version": "0.33.0"},
+        {"image": "vllm/vllm-openai@sha256:" + "a" * 64, "version": "0.33.0"},
+    ],
+)
+def test_a_version_beside_an_image_that_says_no_other_is_taken(engine: dict[str, str]) -> None:
+    assert faults(pair(engine=engine)) == ""
+    assert render(pair(engine=engine)).plan.profile.engine_version == "0.33.0"
+
+
+def test_notices_about_the_engine_name_the_field_that_carries_its_version() -> None:
+    notices = render(pair(engine={"image": "vllm/vllm-openai:v0.27.0"})).plan.notices
+    assert {notice.path for notice in notices} == {"spec.engine.image"}

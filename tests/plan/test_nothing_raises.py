@@ -13,8 +13,7 @@ from tests.plan.whole_template import filled, leaves
 
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.control import pod_fields
-from kvserving_operator.plan import check, plan
-from kvserving_operator.plan.addresses import parse
+from kvserving_operator.plan import addresses, check, plan
 
 PIECES = st.sampled_from(
     [
@@ -80,14 +79,33 @@ ADDRESSES = [
 @pytest.mark.parametrize(("url", "words"), ADDRESSES)
 def test_what_is_no_address_is_refused_with_the_reason(url: str, words: str) -> None:
     (line,) = faults(pair(cache={"l2": {"type": "external", "url": url}})).splitlines()
-    assert line.startswith(f"spec.cache.l2.url: {words}")
+    shown = url.replace("h:x", "h:***").replace("[::1", "[:***")
+    assert line.startswith(f"spec.cache.l2.url: {shown!r} {words}")
+    assert line.endswith(": write it as redis://host:6379")
     mooncake = faults(pair(cache={"l2": {"type": "mooncake", "url": url.removeprefix("redis://")}}))
     assert mooncake.startswith("spec.cache.l2.url: ")
+    assert mooncake.endswith(": write it as mooncake://host:50051")
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:hunter2@h:0/1", "redis://***@h:0/1"),
+        ("user:hunter2@h:0", "***@h:0"),
+        ("redis://h:hunter2", "redis://h:***"),
+        ("redis://[::1]:hunter2/0", "redis://[::1]:***/0"),
+        ("redis://h:0?password=hunter2", "redis://h:0?***"),
+        ("redis://[2001:db8::1]:6379/0", "redis://[2001:db8::1]:6379/0"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_a_secret(url: str, shown: str) -> None:
+    assert addresses.shown(url) == repr(shown)
+    assert "hunter2" not in faults(pair(cache={"l2": {"type": "external", "url": url}}))
 
 
 def test_an_endpoint_that_is_no_address_is_refused() -> None:
     l2 = {"type": "s3", "url": "s3://bucket/a", "endpoint": "http://["}
-    assert faults(pair(cache={"l2": l2})).startswith("spec.cache.l2.endpoint: has brackets")
+    assert faults(pair(cache={"l2": l2})).startswith("spec.cache.l2.endpoint: 'http://[' has brackets")
 
 
 @pytest.mark.parametrize(
@@ -100,7 +118,7 @@ def test_an_endpoint_that_is_no_address_is_refused() -> None:
     ],
 )
 def test_addresses_are_taken_apart(text: str, host: str, port: int | None) -> None:
-    address = parse(text)
+    address = addresses.parse(text)
     assert (address.host, address.port, address.problem) == (host, port, None)
 
 

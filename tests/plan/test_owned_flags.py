@@ -27,7 +27,7 @@ KNOWN = [line for line in (DATA / "vllm-0.32.0-flags.txt").read_text().splitline
 @pytest.mark.parametrize("place", ["engine", "prefill", "decode"])
 def test_connector_settings_are_refused_in_every_form(args: list[str], place: str) -> None:
     report = faults(pair(**{place: {"args": args}}))
-    assert f"spec.{place}.args: --kv-transfer-config is set by the operator" in report
+    assert f"spec.{place}.args[0]: --kv-transfer-config is set by the operator" in report
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_each_flag_is_refused_once_in_a_role(flag: owned.Flag) -> None:
     report = faults(
         pair(decode={"args": [f"{whole(flag)}=x"]}, kvcached={"enabled": kvcached}, engine={"version": "0.30.0"})
     )
-    assert report == f"spec.decode.args: {flag.reason}"
+    assert report == f"spec.decode.args[0]: {flag.reason}"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_each_beginning_that_vllm_takes_for_the_flag_alone_is_refused(flag: owne
     if written in KNOWN or not meant or not all(flag.begins_with(known) for known in meant):
         return
     found = check(serving(pair(decode={"args": [f"{written}=x"]}, kvcached={"enabled": True})))
-    told = [fault.message for fault in found if fault.path == "spec.decode.args"]
+    told = [fault.message for fault in found if fault.path == "spec.decode.args[0]"]
     ruled = any(other.matches(f"{written}=x") for other in owned.FLAGS)
     assert len(told) == (0 if ruled else 1)
     assert all(message.startswith(f"{written}, short for --") for message in told)

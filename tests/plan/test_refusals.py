@@ -122,7 +122,9 @@ def test_ngram_speculation_may_be_on_one_role() -> None:
 )
 def test_speculation_with_a_draft_model_on_one_role_is_refused(config: str) -> None:
     report = faults(pair(prefill={"args": [f"--speculative-config={config}"]}))
-    assert report.startswith("spec.prefill.args: --speculative-config with a draft model must be equal in both roles")
+    assert report.startswith(
+        "spec.prefill.args[0]: --speculative-config with a draft model must be equal in both roles"
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,10 @@ def test_speculation_on_both_roles_alike_is_allowed() -> None:
         ({"l2": {}}, "spec.cache.l2: names no store: set size for a Valkey that is deployed, or type"),
         (
             {"l2": {"size": "1Gi", "replicas": 32}},
-            "spec.cache.l2.size: 1Gi leaves less than 64Mi for each of 32 shards",
+            "spec.cache.l2.size: 1Gi is the size of all 32 shards together and leaves less than 64Mi for each of them: "
+            "give it 2Gi at least, or fewer replicas",
         ),
+        ({"l2": {"size": "32Mi"}}, "spec.cache.l2.size: 32Mi is less than 64Mi: give it 64Mi at least"),
     ],
 )
 def test_a_tier_that_would_hold_nothing_is_refused(cache: dict[str, Any], told: str) -> None:
@@ -164,3 +168,63 @@ def test_a_tier_that_would_hold_nothing_is_refused(cache: dict[str, Any], told: 
 
 def test_a_tier_that_is_switched_off_is_none() -> None:
     assert faults(pair(cache={"l1": {"size": "16Mi"}, "l2": {"type": "none"}})) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("NixlConector", "NixlConector is neither a connector of ours nor one that vLLM registers"),
+        ("workercacheconnector", "did you mean WorkerCacheConnector?"),
+        ("lmcacheconnectorv1", "did you mean LMCacheConnectorV1?"),
+        ("NixlConector", "did you mean NixlConnector?"),
+    ],
+)
+def test_a_misspelt_connector_is_told_the_nearest_name(name: str, told: str) -> None:
+    report = faults(pair(cache={"connectors": [{"name": name, "weight": 3}]}))
+    assert report.startswith("spec.cache.connectors[0].name: ")
+    assert told in report
+
+
+@pytest.mark.parametrize(
+    ("connectors", "told"),
+    [
+        (
+            [{"name": "OffloadingConnector", "weight": 2}, {"name": "NixlConnector", "weight": 2}],
+            "spec.cache.connectors[1].weight: 2: NixlConnector's weight 2 must be the highest, above "
+            "OffloadingConnector, or decode leaves the KV that prefill holds for it and may recompute: "
+            "remove the entry of NixlConnector, whose default is 1000000",
+        ),
+        (
+            [{"name": "OffloadingConnector", "weight": 2_000_000}],
+            "spec.cache.connectors[0].weight: 2000000: NixlConnector's weight 1000000 must be the highest, above "
+            "OffloadingConnector, or decode leaves the KV that prefill holds for it and may recompute: "
+            "give OffloadingConnector less",
+        ),
+    ],
+)
+def test_a_weight_above_that_of_the_transfer_names_the_entry_and_the_way_out(
+    connectors: list[dict[str, Any]], told: str
+) -> None:
+    assert faults(pair(cache={"connectors": connectors})) == told
+
+
+@pytest.mark.parametrize("kind", ["slidingWindow", "recurrent"])
+def test_recompute_for_several_cache_groups_is_told_what_to_use(kind: str) -> None:
+    spec = pair(transfer={"onFailure": "recompute"}, model={"uri": "hf://a/b", "facts": {"kind": kind}})
+    report = faults(spec)
+    assert report.startswith("spec.transfer.onFailure: recompute corrupts models with several cache groups")
+    assert report.endswith(f"(this one: {kind}): use fail")
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        (pair(engine={"args": ["--max-num-seqs=8", "--kv-tr={}"]}), "spec.engine.args[1]"),
+        (pair(engine={"args": ["--max-num-seqs", "8", "--load=x", "--hos=1"]}), "spec.engine.args[3]"),
+        (pair(engine={"args": ["--max-num-seqs=8", "--port=5600"]}), "spec.engine.args[1]"),
+        (pair(prefill={"args": ["--max-num-seqs=8", "--port=8100"]}), "spec.prefill.args[1]"),
+        (pair(decode={"args": ["--max-num-seqs=8", "--port=8100"]}), "spec.prefill.args"),
+    ],
+)
+def test_what_is_wrong_with_arguments_is_told_by_the_element(spec: dict[str, Any], path: str) -> None:
+    assert {line.split(": ")[0] for line in faults(spec).splitlines()} == {path}

@@ -49,7 +49,7 @@ def test_parallelism_and_batching_are_free_per_role() -> None:
 @pytest.mark.parametrize("flag", ["--dtype", "--attention-backend", "--quantization", "--tokenizer", "--chat-template"])
 def test_a_matching_flag_on_one_role_is_refused(flag: str) -> None:
     report = faults(pair(decode={"args": [flag, "x"]}))
-    assert f"spec.decode.args: {flag} must be equal in both roles" in report
+    assert f"spec.decode.args[0]: {flag} must be equal in both roles" in report
 
 
 def test_prefix_caching_switched_off_on_one_role_is_refused() -> None:

@@ -216,3 +216,116 @@ def test_an_old_engine_without_tiers_of_ours_is_accepted() -> None:
     mooncake = {"l2": {"type": "mooncake", "url": "mooncake://10.0.0.1:50051"}}
     for cache in ({}, mooncake):
         assert faults(pair(cache=cache, engine={"version": "0.28.0"})) == ""
+
+
+SEVERAL = {"google/gemma-3-4b-it": "slidingWindow", "Qwen/Qwen3-Next-80B-A3B-Instruct": "recurrent"}
+
+
+@pytest.mark.parametrize(("model", "kind"), SEVERAL.items())
+def test_workers_need_a_vllm_that_hears_of_failed_requests_for_several_cache_groups(model: str, kind: str) -> None:
+    spec = pair(cache=OWNED, model={"uri": f"hf://{model}"}, engine={"version": "0.29.0"})
+    report = faults(spec)
+    assert report == (
+        "spec.engine.version: the tier that workers own needs vLLM 0.30.0 or newer for models with several cache "
+        f"groups (this one: {kind}), and this is 0.29.0, where a copy that fails ends the engine: use a newer one, "
+        "or set spec.cache.l1.owner to scheduler"
+    )
+    assert faults(edited(spec, "engine.version", "0.30.0")) == ""
+    assert faults(edited(spec, "cache.l1.owner", "scheduler")) == ""
+    by_image = faults(edited(spec, "engine", {"image": "vllm/vllm-openai:v0.29.0"}))
+    assert by_image.startswith("spec.engine.image: the tier that workers own needs vLLM 0.30.0")
+
+
+def test_what_is_one_cache_group_or_not_known_is_not_refused_for_it() -> None:
+    old = {"version": "0.29.0"}
+    assert faults(pair(cache=OWNED, engine=old)) == ""
+    assert faults(pair(cache=OWNED, engine=old, model={"uri": "hf://nobody/knows"})) == ""
+    window = pair(cache=OWNED, model={"uri": "hf://google/gemma-3-4b-it"})
+    assert faults({**window, "engine": {**old, "kv": {"hybrid": "disabled"}}}) == ""
+
+
+STATES = ("--enable-prefix-caching", "--mamba-cache-mode")
+RECURRENT = {"uri": "hf://tiiuae/Falcon-H1-7B-Instruct"}
+
+
+def flags(spec: dict[str, Any]) -> list[list[str | None]]:
+    """What each role is told of its states."""
+    return [[engine.flag(name) for name in STATES] for engine in render(spec).engines]
+
+
+def test_both_roles_of_a_recurrent_model_keep_states_that_workers_can_resume_from() -> None:
+    assert flags(pair(cache=OWNED, model=RECURRENT)) == [["true", "align"]] * 2
+    stated = {"uri": "hf://nobody/knows", "facts": {"kind": "recurrent"}}
+    assert flags({"decode": {}, "cache": OWNED, "model": stated}) == [["true", "align"]]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pair(model=RECURRENT),
+        pair(model=RECURRENT, cache={"l1": {"size": "4Gi"}}),
+        pair(cache=OWNED),
+        pair(cache=OWNED, model={"uri": "hf://nobody/knows"}),
+        pair(cache=OWNED, model={"uri": "hf://google/gemma-3-4b-it"}),
+    ],
+)
+def test_other_models_and_owners_are_left_to_vllm(spec: dict[str, Any]) -> None:
+    assert flags(spec) == [[None, None]] * 2
+
+
+@pytest.mark.parametrize(
+    ("args", "added"),
+    [
+        (["--mamba-cache-mode=align"], ["--enable-prefix-caching"]),
+        (["--mamba_cache_mode", "align"], ["--enable-prefix-caching"]),
+        (["--enable-prefix-caching"], ["--mamba-cache-mode=align"]),
+        (["--enable-prefix-c", "--mamba-cache-mod=align"], []),
+    ],
+)
+def test_a_flag_about_states_that_the_user_gave_is_not_given_again(args: list[str], added: list[str]) -> None:
+    made = render(pair(cache=OWNED, model=RECURRENT, engine={"args": args}))
+    for engine in made.engines:
+        assert [word for word in engine.args if word.startswith(("--enable-prefix", "--mamba"))] == [
+            *added,
+            *(word for word in args if word.startswith("--")),
+        ]
+
+
+def test_flags_about_states_are_part_of_what_the_roles_share_whoever_writes_them() -> None:
+    written = {"args": ["--enable-prefix-caching", "--mamba-cache-mode=align"]}
+    spec = pair(cache=OWNED, model=RECURRENT)
+    revision = render(spec).plan.revision
+    assert revision == render({**spec, "engine": written}).plan.revision
+    assert revision != render(edited(spec, "cache.l1.owner", "scheduler")).plan.revision
+
+
+def test_states_that_no_prompt_can_be_resumed_from_are_refused() -> None:
+    spec = pair(cache=OWNED, model=RECURRENT, engine={"args": ["--max-num-seqs=8", "--mamba-cache-mode=none"]})
+    report = faults(spec)
+    assert report.startswith("spec.engine.args[1]: --mamba-cache-mode keeps the states of this model at no boundary")
+    assert report.endswith("write --mamba-cache-mode=align, or set spec.cache.l1.owner to scheduler")
+    assert faults(edited(spec, "cache.l1.owner", "scheduler")) == ""
+    assert faults(edited(spec, "model.uri", "hf://Qwen/Qwen3-8B")) == ""
+
+
+@pytest.mark.parametrize("owner", ["scheduler", "worker"])
+def test_an_l1_whose_share_holds_no_block_of_the_model_is_refused(owner: str) -> None:
+    l1 = {"size": "32Mi", "owner": owner}
+    spec = pair(cache={"l1": l1}, prefill={"parallelism": {"tensor": 8}}, engine={"kv": {"blockSize": 256}})
+    # 36 layers, keys and values, 1 of 8 heads of 128 numbers, 2 bytes each, 256 tokens: 4.5 MiB of 4 MiB.
+    assert faults(spec) == (
+        "spec.cache.l1.size: 32Mi is 4Mi for each of the 8 ranks of a prefill pod, and a block of 256 tokens of this "
+        "model takes 4608Ki: set it to several times 36Mi"
+    )
+    assert faults(edited(spec, "cache.l1.size", "36Mi")) == ""
+    assert faults(edited(spec, "engine.kv.dtype", "fp8")) == ""
+    assert faults(edited(spec, "model", {"uri": "hf://nobody/knows"})) == ""
+
+
+def test_a_block_of_a_cpu_engine_is_that_of_its_default() -> None:
+    spec = pair(cache={"l1": {"size": "16Mi", "owner": "worker"}}, engine={"device": "cpu"})
+    assert faults(spec) == (
+        "spec.cache.l1.size: 16Mi is for a prefill pod, and a block of 128 tokens of this model takes 18Mi: "
+        "set it to several times 18Mi"
+    )
+    assert faults(edited(spec, "engine.kv.blockSize", 64)) == ""

@@ -56,16 +56,21 @@ def host_memory(spec: KVServingSpec, role: RoleName) -> HostMemory:
 
     L1 lies in ``/dev/shm`` whoever owns it. Staging is device memory and not in the sum.
     """
-    section = spec.prefill if role == "prefill" else spec.decode
-    section = section if section is not None else spec.decode
-    parallel = section.parallelism
-    ranks = max(1, parallel.tensor * parallel.pipeline * parallel.data // section.nodes)
     l1 = spec.cache.l1
     l1_bytes = l1.size.bytes if l1 is not None and role in roles_with_l1(spec) else 0
     pooled = role in roles_with_l2(spec) and not l1_bytes and MOONCAKE not in tier_children(spec, role)
     return HostMemory(
-        baseline=BASELINE_BYTES + RANK_BYTES * (ranks - 1), l1=l1_bytes, pool=BOUNCE_POOL_BYTES if pooled else 0
+        baseline=BASELINE_BYTES + RANK_BYTES * (ranks_per_pod(spec, role) - 1),
+        l1=l1_bytes,
+        pool=BOUNCE_POOL_BYTES if pooled else 0,
     )
+
+
+def ranks_per_pod(spec: KVServingSpec, role: RoleName) -> int:
+    """Ranks of one pod of ``role``, which share its L1."""
+    section = spec.prefill if role == "prefill" and spec.prefill is not None else spec.decode
+    parallel = section.parallelism
+    return max(1, parallel.tensor * parallel.pipeline * parallel.data // section.nodes)
 
 
 def quantity(value: int) -> str:

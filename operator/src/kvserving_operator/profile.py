@@ -15,14 +15,16 @@ from typing import Literal
 
 from .api import owned
 from .api.v1alpha1 import KVServingSpec
-from .connectors import supports_hybrid, tier_children
+from .connectors import WORKER, supports_hybrid, tier_children
 from .engines import arguments
 from .engines.catalog import EngineBuild
+from .model_facts import ModelFacts
 
 HASH_ALGORITHM = "sha256_cbor"
 
 # Flags of settings that change the KV or its use; they may differ between objects, never between the roles of one.
 _SHARED_FLAGS = tuple(flag for flag in owned.FLAGS if flag.allowed == "engine")
+PREFIX_CACHING, STATE_MODE = "--enable-prefix-caching", "--mamba-cache-mode"
 SPECULATION = ("--speculative-config", "--spec-method", "--spec-model", "--spec-tokens")
 _WITHOUT_DRAFT = re.compile(r'"method": "ngram')
 
@@ -60,11 +62,11 @@ class KVProfile:
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
 
-def build_profile(spec: KVServingSpec, build: EngineBuild) -> KVProfile:
+def build_profile(spec: KVServingSpec, build: EngineBuild, facts: ModelFacts) -> KVProfile:
     """The profile of an object whose engine is known.
 
-    Model facts are no part of it: they may become known while engines run, which must not
-    replace them.
+    Model facts are no part of it, but for the flags that follow from them: facts may become
+    known while engines run, which must not replace engines that go on as they are.
     """
     kv = spec.engine.kv
     return KVProfile(
@@ -84,8 +86,21 @@ def build_profile(spec: KVServingSpec, build: EngineBuild) -> KVProfile:
         state_layout="DS" if spec.prefill is not None else None,
         kvcached=spec.kvcached.enabled,
         transfer="pull" if spec.prefill is not None else "none",
-        settings=match_settings(spec),
+        settings=tuple(sorted((*match_settings(spec), *state_settings(spec, facts)))),
     )
+
+
+def state_settings(spec: KVServingSpec, facts: ModelFacts) -> tuple[tuple[str, str], ...]:
+    """Flags that a tier of workers needs for a recurrent model and that the user did not give: name and value.
+
+    The tier resumes prompts by the states that vLLM keeps at boundaries of blocks. Versions differ in what they do by
+    themselves. Both roles get the flags, as they change the size of blocks.
+    """
+    if facts.kind != "recurrent" or WORKER not in tier_children(spec):
+        return ()
+    wanted = {PREFIX_CACHING: PREFIX_CACHING, STATE_MODE: "align"}
+    given = {arguments.stands_for(arguments.positive(f.name), wanted) for f in arguments.parse(spec.engine.args)}
+    return tuple(setting for setting in wanted.items() if setting[0] not in given)
 
 
 def match_settings(spec: KVServingSpec) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from types import NoneType, UnionType
@@ -60,13 +61,49 @@ def unknown(section: type[Section], value: Any, path: str = "") -> tuple[tuple[F
                 kept[key] = member if nested is None else visit(nested, member, inner)
             elif kind is not Metadata or key not in _OBJECT_META:
                 candidates = (*fields, *_OBJECT_META) if kind is Metadata else tuple(fields)
-                elsewhere = homes(section).get(key, ())
-                hint = f"; it belongs to {' or '.join(elsewhere[:3])}" if elsewhere else suggestion(key, candidates)
-                faults.append(Fault(inner, f"unknown field{hint}"))
+                faults.append(Fault(inner, f"unknown field{_hint(section, kind, key, where, candidates)}"))
         return kept
 
     kept = visit(section, value, path)
     return tuple(faults), kept
+
+
+def _hint(section: type[Section], kind: type[Section], key: str, where: str, candidates: tuple[str, ...]) -> str:
+    """What to write in place of ``key``, which ``kind`` does not know, as the end of a sentence."""
+    size = _PARALLEL.get(re.sub("[^a-z]|parallel|size", "", key.casefold()))
+    if size in candidates:
+        return f"; did you mean {size}?"
+    if size is not None and "parallelism" in candidates:
+        return f"; write parallelism: {{{size}: {'true' if size == 'expert' else 'N'}}}"
+    if elsewhere := homes(section).get(key):
+        return f"; it belongs to {' or '.join(elsewhere[:3])}"
+    below = [f"{where}.{path}".lstrip(".") for path in leaves(kind).get(key, ())]
+    return f"; it belongs to {' or '.join(below)}" if 0 < len(below) <= 3 else suggestion(key, candidates)
+
+
+# What vLLM and others call the sizes of Parallelism, without what is said of each: parallel, size.
+_PARALLEL = {
+    **dict.fromkeys(("tp", "tensor"), "tensor"),
+    **dict.fromkeys(("pp", "pipeline"), "pipeline"),
+    **dict.fromkeys(("dp", "data"), "data"),
+    **dict.fromkeys(("ep", "expert", "enableexpert"), "expert"),
+}
+
+
+@cache
+def leaves(section: type[Section]) -> Mapping[str, tuple[str, ...]]:
+    """Map each field without fields of its own anywhere below ``section``, lists left out, to its paths."""
+    found: dict[str, list[str]] = {}
+
+    def visit(kind: type[Section], where: str) -> None:
+        for name, nested in known_fields(kind).items():
+            if nested is None:
+                found.setdefault(name, []).append(join(where, name))
+            elif not _is_list(kind, name):
+                visit(nested, join(where, name))
+
+    visit(section, "")
+    return {name: tuple(paths) for name, paths in found.items()}
 
 
 @cache
@@ -94,3 +131,8 @@ def _section(annotation: Any) -> type[Section] | None:
             if found := _section(argument):
                 return found
     return None
+
+
+def _is_list(section: type[Section], name: str) -> bool:
+    (annotation,) = (f.annotation for n, f in section.model_fields.items() if name in (f.alias, n))
+    return get_origin(annotation) is tuple or any(get_origin(part) is tuple for part in get_args(annotation))

@@ -22,6 +22,8 @@ class Rule:
     applies only where that value is present. ``cel`` is true for a correct object.
     ``message`` states reason and way out; ``message_cel``, where given, is an expression
     that yields the same with values. ``field`` is the field to blame, relative to ``at``.
+    Where that is a list, ``element`` is the RE2 pattern of the entry to blame: this process
+    names its position, the apiserver the list.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Rule:
     message: str
     message_cel: str | None = None
     field: str | None = None
+    element: str | None = None
 
     @property
     def id(self) -> str:

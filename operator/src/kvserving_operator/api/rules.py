@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -72,7 +73,16 @@ def _check(rule: Rule, obj: Mapping[str, Any], broken: tuple[str, ...], values: 
             message = str(told) if isinstance(told, str) else message
         blamed = ".".join(part for part in (path, rule.field) if part)
         message = message.removeprefix(f"{blamed} ")
+        if rule.element is not None:
+            blamed += _position(value, rule.field, rule.element)
         yield Fault(path=blamed, message=message, value=None)
+
+
+def _position(value: Any, field: str | None, pattern: str) -> str:
+    """``[i]`` of the first entry with ``pattern`` in the list at ``field``; empty where none has it."""
+    for name in field.split(".") if field else ():
+        value = value.get(name, ())
+    return next((f"[{i}]" for i, entry in enumerate(value) if re.search(pattern, entry)), "")
 
 
 def _places(obj: Any, at: str) -> Iterator[tuple[str, Any]]:

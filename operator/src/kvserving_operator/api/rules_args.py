@@ -21,6 +21,7 @@ def _rules(flag: Flag) -> Iterator[Rule]:
                 at=f"spec.{section}.args",
                 cel=f"self.all(a, !a.matches('{flag.pattern}'))",
                 message=flag.reason,
+                element=flag.pattern,
             )
 
 
@@ -33,6 +34,7 @@ def _kvcached(flag: Flag, section: Section) -> Rule:
         cel=f"{off} || !({present}) || self.{section}.args.all(a, !a.matches('{flag.pattern}'))",
         message=flag.reason,
         field=f"{section}.args",
+        element=flag.pattern,
     )
 
 
@@ -48,6 +50,7 @@ def _one_port(role: str) -> Rule:
         message=f"--port is given more than once for {role}, in spec.engine.args and spec.{role}.args together: "
         "keep one, probes and router follow it",
         field=f"{role}.args",
+        element=PORT.pattern,
     )
 
 

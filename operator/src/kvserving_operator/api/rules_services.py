@@ -6,7 +6,25 @@ from .rule import Rule
 
 
 def _at(path: str, *rules: tuple[str, str, str, str | None]) -> tuple[Rule, ...]:
-    return tuple(Rule(name=name, at=path, cel=cel, message=text, field=field) for name, cel, text, field in rules)
+    return tuple(
+        Rule(
+            name=name,
+            at=path,
+            cel=cel,
+            message=text,
+            message_cel=f"{_shown(field)} + '{text}'" if name in _REPEATED and field else None,
+            field=field,
+        )
+        for name, cel, text, field in rules
+    )
+
+
+# Rules about the form of an address: what was written begins their message, unless it may hold a secret.
+_REPEATED = ("s3 url names a bucket", "external url is an address", "endpoint without credentials")
+
+
+def _shown(field: str) -> str:
+    return f"(self.{field}.matches('[@?#;&]') ? '' : self.{field} + ' ')"
 
 
 _TYPE = "(has(self.type) ? self.type : (has(self.size) ? 'valkey' : 'none'))"
@@ -45,7 +63,8 @@ L2 = _at(
     (
         "url names its type",
         "!has(self.url) || has(self.type)",
-        "is given without spec.cache.l2.type: set it to s3, mooncake or external",
+        "is given without spec.cache.l2.type: set that to s3 (s3://bucket/prefix), mooncake (mooncake://host:50051) "
+        "or external (redis://host:6379)",
         "url",
     ),
     (
@@ -57,7 +76,8 @@ L2 = _at(
     (
         "unmanaged store has a url",
         "!(has(self.type) && self.type in ['s3', 'mooncake', 'external']) || has(self.url)",
-        "s3, mooncake and external need spec.cache.l2.url: the operator does not deploy these stores",
+        "s3, mooncake and external need spec.cache.l2.url, as the operator does not deploy these stores: set it to "
+        "s3://bucket/prefix, mooncake://host:50051 or redis://host:6379",
         "type",
     ),
     (

@@ -28,6 +28,7 @@ def suggestion(name: str, candidates: Iterable[str]) -> str:
 def translate(error: ValidationError) -> tuple[Fault, ...]:
     """Return one fault per field that ``error`` names."""
     faults: dict[str, Fault] = {}
+    short: list[str] = []
     for detail in error.errors(include_url=False):
         path = ""
         for step in detail["loc"]:
@@ -40,7 +41,11 @@ def translate(error: ValidationError) -> tuple[Fault, ...]:
         if hidden and detail["type"] == "value_error":
             message = "the value does not have the right form"
         faults.setdefault(path, Fault(path, message, None if hidden or _is_container(value) else _shown(value)))
-    return tuple(faults.values())
+        if detail["type"] == "too_short" and value:
+            short.append(path)
+    # Entries with faults of their own are not counted: that the rest is too short is no second mistake.
+    told = {path for path in short if any(other.startswith(f"{path}[") for other in faults)}
+    return tuple(fault for path, fault in faults.items() if path not in told)
 
 
 def _secret(path: str) -> bool:

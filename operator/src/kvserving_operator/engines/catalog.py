@@ -15,6 +15,7 @@ Version = tuple[int, int, int]
 
 OLDEST: Version = (0, 24, 0)
 FULL_SUPPORT: Version = (0, 29, 0)
+FAILED_REQUESTS: Version = (0, 30, 0)
 NEWEST_GPU: Version = (0, 33, 0)
 NEWEST_CPU: Version = (0, 32, 0)
 TESTED_GPU: frozenset[Version] = frozenset({(0, 26, 0), (0, 30, 0), (0, 33, 0)})
@@ -99,6 +100,11 @@ class EngineBuild:
         return self.parts < FULL_SUPPORT
 
     @property
+    def tells_failed_requests(self) -> bool:
+        """Whether a connector can say that a request's load failed, the only way with several cache groups."""
+        return self.parts >= FAILED_REQUESTS
+
+    @property
     def tested(self) -> bool:
         """Whether this minor version was run on this device."""
         tested = TESTED_CPU if self.device == "cpu" else TESTED_GPU
@@ -164,6 +170,16 @@ def resolve(
         return EngineBuild(tagged or text(newest), image, device, assumed=tagged is None)
     chosen = version or text(newest)
     return EngineBuild(chosen, image or stock_image(chosen, device, kvcached=kvcached), device)
+
+
+def held_version(image: str) -> str | None:
+    """The version in an image by its tag, for images of vLLM's and of ours wherever they are mirrored; else None.
+
+    The tag of another image may be a version of something else.
+    """
+    name = image.split("@", 1)[0].rsplit("/", 1)[-1].partition(":")[0]
+    stock = {known.rsplit("/", 1)[-1] for known in (GPU_IMAGE, CPU_IMAGE, KVCACHED_IMAGE)}
+    return _tag_version(image) if name in stock else None
 
 
 def _release(version: str | None) -> str | None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from ..api.types import quoted
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,13 @@ def parse(text: str) -> Address:
     if ":" in host and ip(host) is None:
         return Address(problem="has brackets around what is no IPv6 address")
     return Address(parts.scheme, parts.netloc, host, port, parts.path)
+
+
+def shown(text: str) -> str:
+    """``text`` for messages, quoted: ``***`` for user and password, a port that is no number, query and fragment."""
+    masked = re.sub(r"^([A-Za-z0-9+.-]*://)?.*@", r"\1***@", text)
+    masked = re.sub(r"([?#;&]).*", r"\1***", masked)
+    return quoted(re.sub(r"(?<=[^:/]):(?![0-9]*([/?#;&]|$)|//|[^/]*\])[^/]*", ":***", masked))
 
 
 def ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

@@ -50,7 +50,8 @@ def _flags(ctx: Context, section: owned.Section, args: Sequence[str]) -> Iterato
             flag = next((flag for flag in refused if flag.begins_with(name)), None)
             if flag is not None and flag not in seen:
                 seen.add(flag)
-                yield Fault(f"spec.{section}.args", f"{name}, short for {flag.shown}, {flag.why}", name)
+                path = f"spec.{section}.args[{written.start}]"
+                yield Fault(path, f"{name}, short for {flag.shown}, {flag.why}", name)
         if flag is owned.TRANSFER_CONFIG:
             yield from _unknown_keys(ctx, section, written)
 
@@ -62,7 +63,7 @@ def _unknown_keys(ctx: Context, section: owned.Section, written: arguments.Flag)
             f"vLLM {ctx.build.version} does not know {', '.join(unknown[:5])}: "
             "remove them with the rest, the operator writes what this version needs"
         )
-        yield Fault(f"spec.{section}.args", message, unknown[0])
+        yield Fault(f"spec.{section}.args[{written.start}]", message, unknown[0])
 
 
 def _port(ctx: Context) -> Iterator[Fault]:
@@ -88,12 +89,13 @@ def _port(ctx: Context) -> Iterator[Fault]:
         base = ports.side_channel(role, ctx.role(role))
         encoder = ports.encoder_channel(role, ctx.role(role))
         if any(first <= port < first + ports.MOST_RANKS for first in (base, encoder)):
-            yield Fault(f"spec.{role}.args", f"--port {port} lies in the range of the side channels: choose another")
+            message = f"--port {port} lies in the range of the side channels: choose another"
+            yield Fault(_given(ctx, role, owned.PORT.shown), message)
             return
     if len(set(found.values())) > 1:
         pair = " and ".join(f"{role} {port}" for role, port in found.items())
         message = f"--port differs between the roles ({pair}): the router knows one; use spec.engine.args"
-        yield Fault("spec.prefill.args", message)
+        yield Fault(_given(ctx, "prefill", owned.PORT.shown), message)
 
 
 def _one_sided(ctx: Context) -> Iterator[Fault]:
@@ -108,4 +110,16 @@ def _one_sided(ctx: Context) -> Iterator[Fault]:
             continue
         role: RoleName = "decode" if name in sides["decode"] else "prefill"
         message = f"{name} with a draft model must be equal in both roles: move it to spec.engine.args"
-        yield Fault(f"spec.{role}.args", message, name)
+        yield Fault(_given(ctx, role, name), message, name)
+
+
+def _given(ctx: Context, role: RoleName, name: str) -> str:
+    """Path of the argument by which ``role`` gets a flag; its own ``args`` where it has none."""
+    places: tuple[tuple[owned.Section, Sequence[str]], ...] = (
+        (role, ctx.role(role).args),
+        ("engine", ctx.spec.engine.args),
+    )
+    for section, args in places:
+        if found := arguments.find(args, name):
+            return f"spec.{section}.args[{found[-1].start}]"
+    return f"spec.{role}.args"

@@ -6,8 +6,21 @@ from collections.abc import Iterator
 
 from ..api.faults import Fault
 from ..api.v1alpha1 import L2
-from ..connectors import NIXL, known, l2_type, roles_with_l1, supports_hybrid, tier_children, weights
-from ..memory import host_memory, size
+from ..api.words import suggestion
+from ..connectors import (
+    MODULES,
+    NIXL,
+    NIXL_WEIGHT,
+    known,
+    l2_type,
+    roles_with_l1,
+    supports_hybrid,
+    tier_children,
+    weights,
+)
+from ..engines.catalog import UPSTREAM_CONNECTORS
+from ..kv_size import block_bytes, block_tokens
+from ..memory import host_memory, quantity, ranks_per_pod, size
 from . import addresses, storage
 from .context import Context
 
@@ -29,6 +42,7 @@ def _l1(ctx: Context) -> Iterator[Fault]:
     if l1 is not None and l1.size.bytes < _SMALLEST_L1:
         message = f"{l1.size} holds no chunk of a model's KV: give it some GiB (16Mi at least), or leave cache.l1 out"
         yield Fault("spec.cache.l1.size", message, l1.size)
+    yield from _one_block(ctx)
     for role in ctx.roles:
         limit = ctx.role(role).resources.limits.get("memory")
         need = host_memory(ctx.spec, role)
@@ -43,6 +57,22 @@ def _l1(ctx: Context) -> Iterator[Fault]:
         yield Fault(path, message, value)
 
 
+def _one_block(ctx: Context) -> Iterator[Fault]:
+    """An L1 whose share of one rank holds no block; the engine would find that out when it has loaded the model."""
+    l1, kv, device = ctx.spec.cache.l1, ctx.spec.engine.kv, ctx.build.device
+    for role in roles_with_l1(ctx.spec):
+        ranks = ranks_per_pod(ctx.spec, role)
+        block = block_bytes(ctx.facts, kv, ctx.role(role).parallelism, device)
+        if l1 is None or l1.size.bytes < _SMALLEST_L1 or block is None or l1.size.bytes // ranks >= block:
+            continue
+        share = f"is {quantity(l1.size.bytes // ranks)} for each of the {ranks} ranks of" if ranks > 1 else "is for"
+        message = (
+            f"{l1.size} {share} a {role} pod, and a block of {block_tokens(ctx.facts, kv, device)} tokens of this "
+            f"model takes {quantity(block)}: set it to several times {quantity(block * ranks)}"
+        )
+        yield Fault("spec.cache.l1.size", message, l1.size)
+
+
 def _l2(ctx: Context) -> Iterator[Fault]:
     l2 = ctx.spec.cache.l2
     if l2 is None:
@@ -53,16 +83,27 @@ def _l2(ctx: Context) -> Iterator[Fault]:
     if storage.active(ctx) is not None:
         yield from _addresses(l2)
     if l2_type(l2) == "valkey" and l2.size is not None and l2.size.bytes // l2.replicas < 64 * 2**20:
-        yield Fault("spec.cache.l2.size", f"{l2.size} leaves less than 64Mi for each of {l2.replicas} shards", l2.size)
+        least = quantity(64 * 2**20 * l2.replicas)
+        share = (
+            "is less than 64Mi"
+            if l2.replicas == 1
+            else f"is the size of all {l2.replicas} shards together and leaves less than 64Mi for each of them"
+        )
+        message = f"{l2.size} {share}: give it {least} at least{', or fewer replicas' * (l2.replicas > 1)}"
+        yield Fault("spec.cache.l2.size", message, l2.size)
+
+
+_FORMS = {"s3": "s3://bucket/prefix", "mooncake": "mooncake://host:50051", "external": "redis://host:6379"}
 
 
 def _addresses(l2: L2) -> Iterator[Fault]:
     for field, written in (("url", l2.url), ("endpoint", l2.endpoint)):
         # A rule refuses what holds credentials, whatever else is wrong with it.
-        problem = addresses.parse(written).problem if written is not None and "@" not in written else None
-        if problem is not None:
-            message = f"{problem}: write it as redis://host:6379, s3://bucket/prefix or https://host"
-            yield Fault(f"spec.cache.l2.{field}", message)
+        if written is None or "@" in written:
+            continue
+        if problem := addresses.parse(written).problem:
+            form = "https://host" if field == "endpoint" else _FORMS[l2_type(l2)]
+            yield Fault(f"spec.cache.l2.{field}", f"{addresses.shown(written)} {problem}: write it as {form}")
 
 
 def _two_buckets(ctx: Context) -> Iterator[Fault]:
@@ -80,7 +121,9 @@ def _connectors(ctx: Context) -> Iterator[Fault]:
     for index, name in enumerate(names):
         path = f"spec.cache.connectors[{index}].name"
         if not known(name):
-            yield Fault(path, f"{name} is neither a connector of ours nor one that vLLM registers", name)
+            near = suggestion(name, (*MODULES, *UPSTREAM_CONNECTORS))
+            message = f"{name} is neither a connector of ours nor one that vLLM registers{near}"
+            yield Fault(path, message, name)
         elif name == "MultiConnector":
             yield Fault(path, "MultiConnector holds the others and cannot be one of them: remove it", name)
     if not ctx.disaggregated:
@@ -88,11 +131,19 @@ def _connectors(ctx: Context) -> Iterator[Fault]:
     chosen = weights(ctx.spec)
     above = [name for name, weight in chosen.items() if name != NIXL and weight >= chosen[NIXL]]
     if above:
-        message = (
-            f"NixlConnector's weight {chosen[NIXL]} must be the highest, above {', '.join(above)}: "
-            "otherwise decode leaves the KV that prefill holds for it and may recompute"
+        # The one that is written: NIXL's own, or the first of those that are above its default.
+        blamed = names.index(NIXL) if NIXL in names else min(names.index(name) for name in above if name in names)
+        highest = max(chosen[name] for name in above)
+        way_out = (
+            f"remove the entry of {NIXL}, whose default is {NIXL_WEIGHT}"
+            if NIXL in names and highest < NIXL_WEIGHT
+            else f"give {', '.join(above)} less"
         )
-        yield Fault("spec.cache.connectors", message)
+        message = (
+            f"{chosen[names[blamed]]}: NixlConnector's weight {chosen[NIXL]} must be the highest, above "
+            f"{', '.join(above)}, or decode leaves the KV that prefill holds for it and may recompute: {way_out}"
+        )
+        yield Fault(f"spec.cache.connectors[{blamed}].weight", message, str(chosen[names[blamed]]))
 
 
 def _hybrid(ctx: Context) -> Iterator[Fault]:
@@ -109,8 +160,5 @@ def _hybrid(ctx: Context) -> Iterator[Fault]:
     if asked == "disabled" and ctx.facts.kind == "recurrent":
         yield Fault("spec.engine.kv.hybrid", "a model with recurrent layers does not run without it: use auto", asked)
     if ctx.spec.transfer.on_failure == "recompute" and several:
-        message = (
-            "recompute corrupts models with several cache groups "
-            f"(this one: {ctx.facts.kind}), so only fail is allowed for them"
-        )
+        message = f"recompute corrupts models with several cache groups (this one: {ctx.facts.kind}): use fail"
         yield Fault("spec.transfer.onFailure", message, "recompute")

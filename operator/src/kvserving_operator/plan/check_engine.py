@@ -23,9 +23,18 @@ def faults(ctx: Context) -> Iterator[Fault]:
 
 def _version(ctx: Context) -> Iterator[Fault]:
     build, kvcached = ctx.build, ctx.spec.kvcached.enabled
+    held, stated = catalog.held_version(build.image), ctx.spec.engine.version
+    if stated is not None and held not in (None, stated):
+        message = (
+            f"{build.image} holds vLLM {held}, and spec.engine.version is {stated}: name an image of that version, or "
+            "leave one of both out"
+        )
+        yield Fault("spec.engine.image", message, build.image)
+        return
     if not build.supported:
         oldest = catalog.text(catalog.OLDEST)
-        yield Fault("spec.engine.version", f"vLLM {build.version} is older than {oldest}, the oldest that works")
+        message = f"vLLM {build.version} is older than {oldest}, the oldest that works: use a newer one"
+        yield Fault(ctx.version_field, message, build.version)
         return
     if kvcached and not ctx.cpu and not build.kvcached_supported:
         newest = catalog.text(catalog.NEWEST_KVCACHED)
@@ -43,7 +52,7 @@ def _version(ctx: Context) -> Iterator[Fault]:
         message = f"kvcached needs the {needed} model runner on vLLM {build.version}: remove {RUNNER}"
         yield Fault(f"spec.engine.env[{index}]", message, variable.value)
     if ctx.facts.kind == "recurrent" and build.parts < (0, 24, 0):
-        yield Fault("spec.engine.version", f"models with recurrent layers need vLLM 0.24 or newer, not {build.version}")
+        yield Fault(ctx.version_field, f"models with recurrent layers need vLLM 0.24 or newer, not {build.version}")
 
 
 def _model(ctx: Context) -> Iterator[Fault]:

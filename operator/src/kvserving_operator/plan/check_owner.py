@@ -8,9 +8,8 @@ from ..api.faults import Fault
 from ..api.v1alpha1 import RoleName
 from ..connectors import OWNERS, TIERED, WORKER, l2_type, roles_with_l1, roles_with_l2, tier_children
 from ..engines import arguments, catalog
+from ..profile import PREFIX_CACHING, STATE_MODE
 from .context import Context
-
-_PREFIX_CACHING = "--enable-prefix-caching"
 
 
 def faults(ctx: Context) -> Iterator[Fault]:
@@ -18,10 +17,12 @@ def faults(ctx: Context) -> Iterator[Fault]:
     tiers = {role: name for role in ctx.roles for name in tier_children(ctx.spec, role) if name in OWNERS}
     workers = tuple(role for role, name in tiers.items() if name == WORKER)
     yield from _version(ctx, tiers)
+    yield from _groups(ctx, workers)
     yield from _one_host(ctx, tiers)
     yield from _policy(ctx, workers)
     yield from _store(ctx, workers)
     yield from _prefix_caching(ctx, workers)
+    yield from _states(ctx, workers)
     yield from _weights(ctx, tiers)
 
 
@@ -35,7 +36,21 @@ def _version(ctx: Context, tiers: dict[RoleName, str]) -> Iterator[Fault]:
         f"{' and '.join(dict.fromkeys(tiers.values()))} do not start: set a newer version, or leave out cache.l1 and "
         "cache.l2"
     )
-    yield Fault("spec.engine.version", message, build.version)
+    yield Fault(ctx.version_field, message, build.version)
+
+
+def _groups(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fault]:
+    """A copy that fails can be told by block for one cache group only; vLLM hears of requests since 0.30."""
+    build = ctx.build
+    if not workers or build.reduced or build.tells_failed_requests:
+        return
+    if ctx.facts.several_groups and ctx.profile.hybrid != "disabled":
+        oldest = catalog.text(catalog.FAILED_REQUESTS)
+        message = (
+            f"the tier that workers own needs vLLM {oldest} or newer for models with several cache groups (this one: "
+            f"{ctx.facts.kind}), and this is {build.version}, where a copy that fails ends the engine: use a newer one"
+        )
+        yield Fault(ctx.version_field, message + _or_scheduler(ctx, workers), build.version)
 
 
 def _one_host(ctx: Context, tiers: dict[RoleName, str]) -> Iterator[Fault]:
@@ -78,7 +93,7 @@ def _prefix_caching(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fau
     switches = [
         flag
         for flag in arguments.parse(ctx.spec.engine.args)
-        if arguments.stands_for(arguments.positive(flag.name), (_PREFIX_CACHING,)) is not None
+        if arguments.stands_for(arguments.positive(flag.name), (PREFIX_CACHING,)) is not None
     ]
     if switches and switches[-1].name.startswith("--no-"):
         given = switches[-1].name
@@ -87,6 +102,18 @@ def _prefix_caching(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fau
             "remove the flag, or leave out cache.l1 and cache.l2"
         )
         yield Fault(f"spec.engine.args[{switches[-1].start}]", message, given)
+
+
+def _states(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fault]:
+    """States that are kept where no prefix can be resumed. Without the flag the plan renders the right one."""
+    given = arguments.find(ctx.spec.engine.args, STATE_MODE)
+    if not workers or ctx.facts.kind != "recurrent" or not given or given[-1].value == "align":
+        return
+    message = (
+        f"{STATE_MODE} keeps the states of this model at no boundary that a tier of workers could resume a prompt "
+        f"from: remove the flag or write {STATE_MODE}=align"
+    )
+    yield Fault(f"spec.engine.args[{given[-1].start}]", message + _or_scheduler(ctx, workers), STATE_MODE)
 
 
 def _weights(ctx: Context, tiers: dict[RoleName, str]) -> Iterator[Fault]:

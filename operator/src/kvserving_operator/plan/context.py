@@ -74,6 +74,13 @@ class Context:
         return self.build.device == "cpu"
 
     @property
+    def version_field(self) -> str:
+        """Path of the field that says which version of the engine runs."""
+        engine = self.spec.engine
+        by_image = engine.version is None and engine.image is not None and not self.build.assumed
+        return "spec.engine.image" if by_image else "spec.engine.version"
+
+    @property
     def served_name(self) -> str:
         """Name under which the model is served: the user's, or the last part of the address."""
         model = self.spec.model
@@ -92,4 +99,4 @@ def make_context(serving: KVServing, site: Site, observed: Observed) -> Context:
         observed_image=observed.engine_image,
     )
     facts = resolve_facts(spec.model.uri, spec.model.facts, observed.facts)
-    return Context(serving, site, observed, build, facts, build_profile(spec, build))
+    return Context(serving, site, observed, build, facts, build_profile(spec, build, facts))

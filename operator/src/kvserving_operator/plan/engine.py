@@ -8,6 +8,7 @@ from ..api.v1alpha1 import RoleName
 from ..connectors import render, transfer_config
 from ..engines import arguments
 from ..memory import host_memory, quantity
+from ..profile import state_settings
 from . import ports, sources, storage
 from .context import Context
 from .objects import literal
@@ -72,6 +73,8 @@ def engine_args(ctx: Context, role: RoleName) -> list[str]:
     if profile.hybrid != "auto":
         switch = "--no-disable-" if profile.hybrid == "enabled" else "--disable-"
         args.append(f"{switch}hybrid-kv-cache-manager")
+    for name, value in state_settings(ctx.spec, ctx.facts):
+        args.append(name if value == name else f"{name}={value}")
     config = transfer_config(ctx.spec, ctx.build, role, storage.tier_config(ctx))
     if config is not None:
         args.append(f"--kv-transfer-config={literal(render(config))}")

@@ -24,10 +24,10 @@ def _engine(ctx: Context) -> list[Notice]:
         tested = catalog.TESTED_CPU if ctx.cpu else catalog.TESTED_GPU
         names = ", ".join(catalog.text(version) for version in sorted(tested))
         message = f"vLLM {build.version} was not tested on device {build.device}; tested: {names}."
-        found.append(Notice(Reason.ENGINE_UNTESTED, "spec.engine.version", message))
+        found.append(Notice(Reason.ENGINE_UNTESTED, ctx.version_field, message))
     if build.reduced:
         message = f"the connector has reduced function on vLLM {build.version}; all of it needs 0.29 or newer."
-        found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, "spec.engine.version", message))
+        found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, ctx.version_field, message))
     if ctx.spec.kvcached.enabled:
         message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
         found.append(Notice(Reason.EXPERIMENTAL, "spec.kvcached.enabled", message))
