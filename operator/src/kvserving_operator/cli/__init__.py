@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -33,6 +34,7 @@ _COMMANDS = {
     "verify": "Prove again that KV moves from prefill to decode.",
     "logs": "Show the logs of engines and routers.",
     "cache": "Show what the tiers hold and hit; remove a namespace.",
+    "doctor": "Explain what is injected, and look for known mistakes.",
     "operator": "Run the Kubernetes operator.",
     "version": "Print the version.",
 }
@@ -50,36 +52,51 @@ Completion: eval "$(_KVSERVING_COMPLETE=bash_source kvserving)"   (or zsh_source
 """
 
 
-class _Commands(click.Group):
-    """Knows the names and one-line helps of its commands; imports one when it is called."""
+class Commands(click.Group):
+    """Knows the names and one-line helps of its commands; imports one when it is called.
+
+    ``modules`` names those that are not in the module of their name.
+    """
+
+    def __init__(
+        self, *args: Any, helps: Mapping[str, str], modules: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        super().__init__(*args, **more)
+        self._helps = helps
+        self._modules = modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
+        """The names, in the order of the help."""
+        return list(self._helps)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
+        """Import one command; ``None`` where there is none of that name."""
+        if cmd_name not in self._helps:
             return None
-        command = import_module(f".{cmd_name}", __name__).command
+        command = import_module(f".{self._modules.get(cmd_name, cmd_name)}", __name__).command
         assert isinstance(command, click.Command)
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in _COMMANDS:
+        """As click does, with the nearest name for one that there is not."""
+        if args and args[0] not in self._helps:
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], _COMMANDS, 1)
+            near = get_close_matches(args[0], self._helps, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write names and helps without importing a command."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl(list(self._helps.items()))
 
 
-def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the version and end, where it was asked for."""
     if asked:
         from .version import text
 
@@ -87,19 +104,19 @@ def _show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.command(cls=_Commands, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Commands, helps=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Print the version."
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
 )
 def kvserving(debug: bool) -> None:
     """Serve a model by vLLM with prefill and decode apart, and prove that the KV moves."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], group: click.Command = kvserving, program: str = "kvserving") -> int:
     """Run the command line; the exit status. No error shows a traceback unless ``--debug`` is given."""
     try:
-        result = kvserving.main(list(arguments), prog_name="kvserving", standalone_mode=False)
+        result = group.main(list(arguments), prog_name=program, standalone_mode=False)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -116,10 +133,10 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if "--debug" in arguments:
             traceback.print_exc()
-        return _explain(error)
+        return _explain(error, program)
 
 
-def _explain(error: Exception) -> int:
+def _explain(error: Exception, program: str) -> int:
     from ..api.faults import InvalidSpec
     from ..local.errors import EnvironmentFault, LocalError
     from ..local.state import folder_fault
@@ -137,5 +154,5 @@ def _explain(error: Exception) -> int:
     if isinstance(error, LocalError):
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status
-    print(f"error: {type(error).__name__}: {error} (`kvserving --debug` shows where)", file=sys.stderr)
+    print(f"error: {type(error).__name__}: {error} (`{program} --debug` shows where)", file=sys.stderr)
     return 1

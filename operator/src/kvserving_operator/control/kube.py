@@ -65,10 +65,11 @@ class NoCredentials(Exception):
     """The connection to a cluster cannot be set up from what was named; the message says why and the way out."""
 
 
-async def configuration(config: Config) -> Configuration:
+async def configuration(config: Config, *, context: str | None = None) -> Configuration:
     """Return the connection settings: those of ``config.kubeconfig``, else of the pod's service account.
 
-    Raises ``NoCredentials`` when neither can be read.
+    ``context`` is that of the kubeconfig to use, without it the current one. Raises ``NoCredentials`` when neither can
+    be read.
     """
     # The class hands out copies of one default; this process has no other user of it.
     settings: Any = Configuration()
@@ -76,7 +77,7 @@ async def configuration(config: Config) -> Configuration:
     try:
         if config.kubeconfig is not None:
             load: Any = load_kube_config
-            await load(config_file=str(config.kubeconfig), client_configuration=settings)
+            await load(config_file=str(config.kubeconfig), context=context, client_configuration=settings)
         else:
             in_cluster: Any = load_incluster_config
             in_cluster(client_configuration=settings)
@@ -221,6 +222,11 @@ class Kube:
                 return None
             raise
 
+    async def text(self, path: str) -> str:
+        """Return the text at ``path``, such as what a pod answers behind the proxy. Raises ``ApiFailure``."""
+        raw = await self._answer("get", "proxy", path, f"get {path}", accept="*/*")
+        return raw.decode("utf-8", "replace")
+
     def _path(self, resource: Resource, namespace: str | None, name: str | None = None) -> str:
         base = f"/{'apis' if resource.group else 'api'}/{resource.api_version}"
         where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
@@ -239,7 +245,17 @@ class Kube:
         what = f"{verb} {resource.full_name} {namespace}/{name}".rstrip("/ ")
         return await self._request(verb, resource.plural, path, what, **params)
 
-    async def _request(
+    async def _request(self, verb: str, plural: str, path: str, what: str, **params: Any) -> Json:
+        raw = await self._answer(verb, plural, path, what, **params)
+        try:
+            answer = json.loads(raw)
+        except ValueError:
+            raise ApiFailure(0, "answer is no JSON", "", what, {}) from None
+        if not isinstance(answer, dict):
+            raise ApiFailure(0, "answer is no object", "", what, {})
+        return answer
+
+    async def _answer(
         self,
         verb: str,
         plural: str,
@@ -249,7 +265,8 @@ class Kube:
         body: Mapping[str, Any] | None = None,
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
-    ) -> Json:
+        accept: str = "application/json",
+    ) -> bytes:
         started = self._now()
         status = 0
         try:
@@ -257,25 +274,20 @@ class Kube:
                 _METHODS[verb],
                 path,
                 query_params=list((query or {}).items()),
-                header_params={"Accept": "application/json", "Content-Type": content_type},
+                header_params={"Accept": accept, "Content-Type": content_type},
                 body=body if content_type != _APPLY or body is None else json.dumps(body, ensure_ascii=False).encode(),
                 auth_settings=["BearerToken"],
             )
             response = await self._api.call_api(*request, _request_timeout=self._timeout)
-            raw = await response.read()
+            raw: bytes = await response.read()
             status = int(response.status)
-            if not 200 <= status < 300:
-                raise self._refused(status, response, raw, what)
-            answer = json.loads(raw)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiFailure(0, _cause(error), "", what, {}) from None
-        except ValueError:
-            raise ApiFailure(0, "answer is no JSON", "", what, {}) from None
         finally:
             self._observe(Call(verb, plural, status, self._now() - started))
-        if not isinstance(answer, dict):
-            raise ApiFailure(0, "answer is no object", "", what, {})
-        return answer
+        if not 200 <= status < 300:
+            raise self._refused(status, response, raw, what)
+        return raw
 
     def _refused(self, status: int, response: Any, raw: bytes, what: str) -> ApiFailure:
         failure = _failure(status, response, raw, what)

@@ -30,6 +30,18 @@ def mapped(pids: Iterable[int]) -> set[Path]:
     return found
 
 
+def unused() -> dict[Path, int]:
+    """Return what engines left in ``/dev/shm`` and no process of this user has mapped, with its size in bytes."""
+    there = [path for path in FOLDER.iterdir() if _OWN.fullmatch(path.name)] if FOLDER.is_dir() else []
+    used = mapped(procfs.pids()) if there else set()
+    found: dict[Path, int] = {}
+    for path in there:
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path not in used:
+                found[path] = path.stat().st_size
+    return found
+
+
 def remove_unused(paths: set[Path]) -> None:
     """Remove those of the files that no process of this user has mapped; they need not exist.
 

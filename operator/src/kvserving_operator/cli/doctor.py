@@ -1,0 +1,142 @@
+"""``kvserving doctor`` and ``kubectl kvserving doctor``: what is wrong, why each setting is there, and the way out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .cluster_options import Target, cluster_options
+
+if TYPE_CHECKING:
+    from ..doctor.explain import Injected
+    from ..doctor.facts import ObjectFacts
+    from ..doctor.findings import Finding
+
+
+@click.command("doctor")
+@click.argument("subject", metavar="[NAME|FILE]", required=False)
+@click.option(
+    "--cluster/--machine", "whole", default=None, help="Without an object: look at the cluster, or at this machine."
+)
+@cluster_options
+@click.option("--site", type=click.Choice(["cluster", "local"]), default="cluster", help="Where a FILE is to run.")
+@click.option("--only", type=click.Choice(["settings", "findings"]), help="Leave out the other part of an object.")
+@click.option("--engine-python", metavar="PATH", help="Python with vLLM. Default: $KVSERVING_ENGINE_PYTHON, else ours.")
+@click.option(
+    "--router-python", metavar="PATH", help="Python with the router. Default: $KVSERVING_ROUTER_PYTHON, else ours."
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    subject: str | None,
+    whole: bool | None,
+    target: Target,
+    site: str,
+    only: str | None,
+    engine_python: str | None,
+    router_python: str | None,
+    output: str,
+) -> int:
+    """Explain each setting that is injected for an object, and look for known mistakes.
+
+    FILE (- is standard input) is an object that is not applied yet, NAME one in the cluster, with
+    its pods, Secrets (names of keys alone), events and the engines' counters. Without either:
+    this machine, or the cluster. Exit status 1 when there is an error among the findings. No
+    value of a Secret and no prompt is shown.
+    """
+    import asyncio
+
+    if subject is None:
+        on_cluster = whole if whole is not None else ctx.find_root().info_name != "kvserving"
+        if on_cluster:
+            return asyncio.run(_cluster(target, output))
+        return asyncio.run(_machine(engine_python, router_python, output))
+    if whole is not None:
+        raise click.UsageError("--cluster and --machine are for calls without an object", ctx)
+    if _is_file(subject):
+        return _file(subject, site == "local", only, output)
+    return asyncio.run(_live(subject, target, only, output))
+
+
+def _is_file(subject: str) -> bool:
+    return subject == "-" or "/" in subject or subject.endswith((".yaml", ".yml", ".json"))
+
+
+def _file(subject: str, local: bool, only: str | None, output: str) -> int:
+    from ..doctor import gather_object
+    from ..local import model_config
+    from . import files
+
+    reading = files.inspect(subject)
+    known = model_config.facts(reading.serving.spec.model) if local and reading.serving is not None else None
+    return _object(gather_object.of_reading(reading, local=local, observed=known), only, output)
+
+
+async def _live(name: str, target: Target, only: str | None, output: str) -> int:
+    from ..doctor import gather_object
+    from ..doctor.connection import connect, kubeconfig_of
+    from ..local.errors import LocalError
+
+    async with connect(kubeconfig_of(target.kubeconfig), target.context, target.namespace) as connection:
+        try:
+            facts = await gather_object.of_cluster(connection, connection.namespace, name)
+        except gather_object.NoSuchObject as error:
+            raise LocalError(str(error)) from error
+    return _object(facts, only, output)
+
+
+def _object(facts: ObjectFacts, only: str | None, output: str) -> int:
+    from ..doctor import checks, report
+    from ..doctor.explain import injected
+
+    settings: tuple[Injected, ...] = ()
+    if facts.plan is not None and facts.serving is not None and only != "findings":
+        settings = injected(facts.serving, facts.plan.objects)
+    found = checks.of_object(facts)
+    lines = [*report.object_lines(facts), ""]
+    if only != "findings":
+        lines += report.explained(settings)
+    return _say(report.object_subject(facts), lines, found, settings, findings=only != "settings", output=output)
+
+
+async def _cluster(target: Target, output: str) -> int:
+    from ..doctor import checks, gather_cluster, report
+    from ..doctor.connection import connect, kubeconfig_of
+
+    async with connect(kubeconfig_of(target.kubeconfig), target.context, target.namespace) as connection:
+        facts = await gather_cluster.of_cluster(connection)
+    lines = [*report.cluster_lines(facts), ""]
+    return _say(report.cluster_subject(facts), lines, checks.of_cluster(facts), output=output)
+
+
+async def _machine(engine_python: str | None, router_python: str | None, output: str) -> int:
+    from ..doctor import checks, gather_machine, report
+
+    facts = await gather_machine.of_machine(engine_python, router_python)
+    lines = [*report.machine_lines(facts), ""]
+    return _say(report.machine_subject(facts), lines, checks.of_machine(facts), output=output)
+
+
+def _say(
+    subject: Mapping[str, Any],
+    lines: Iterable[str],
+    found: tuple[Finding, ...],
+    settings: tuple[Injected, ...] = (),
+    *,
+    findings: bool = True,
+    output: str,
+) -> int:
+    """Print everything; the exit status."""
+    from ..doctor import report
+    from ..doctor.findings import failed
+
+    if output == "json":
+        click.echo(json.dumps(report.document(subject, found if findings else (), settings), indent=2))
+    else:
+        for line in (*lines, *(report.told(found) if findings else ())):
+            click.echo(line)
+    return 1 if findings and failed(found) else 0

@@ -1,0 +1,242 @@
+"""What the cluster says of one object: its status, children, Secrets, claims and events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...control.conditions import LEAVES
+from ...control.permissions import CHILDREN
+from ...plan import labels, template
+from ...plan.types import Manifest
+from ...reasons import Reason
+from ..facts import Live, ObjectFacts, name_of
+from ..findings import Finding, Severity, error, info, warning
+from . import schema
+
+_PASSING = frozenset(
+    {
+        *(Reason.STARTING, Reason.LOADING_MODEL, Reason.VERIFYING, Reason.ROLLING_OUT),
+        *(Reason.WAITING_FOR_DELETION, Reason.SUSPENDED, Reason.NOTHING_TO_DO, Reason.CONFLICT),
+    }
+)
+_COSTS = {
+    "ConfigValid": "nothing is changed while the spec is invalid",
+    "PrefillReady": "prompts wait for the engines that are left, or fail",
+    "DecodeReady": "answers wait for the engines that are left, or fail",
+    "RouterReady": "clients reach fewer routers, or none",
+    "StorageReady": "engines serve without the shared store, at the price of computing",
+    "TransferVerified": "decode computes prompts that prefill has computed already, or requests fail",
+    "ScalingReady": "the number of engines does not follow the load",
+}
+_FIXES = {
+    Reason.INSUFFICIENT_CAPACITY: "add nodes of the kind, lower replicas or parallelism, or spec.rollout.maxSurge",
+    Reason.QUOTA_EXCEEDED: "raise the quota of the namespace or lower the spec",
+    Reason.POD_FAILING: "`kubectl logs` of the pod with --previous says why; the findings about pods below as well",
+    Reason.RECOMPUTING_KV: "`kubectl kvserving verify` names the leg; compare the engines' versions and connectors",
+    Reason.HANDSHAKE_INCOMPATIBLE: "run one image, KV type and hybrid setting in both roles: leave them to the object",
+    Reason.TRANSFER_FAILED: "look for NIXL's error in the log of the decode engine: peer, network, memlock",
+    Reason.PROBE_FAILED: "look into the log of the engine that the message names",
+    Reason.ENGINE_UNREACHABLE: "let the operator's namespace reach the engines' HTTP port (network policies, CNI)",
+    Reason.ENGINE_HUNG: "restart the engine that the message names, and keep its log",
+    Reason.SECRET_MISSING: "create the Secret with the key that the message names",
+    Reason.OWNED_BY_OTHER: "rename the object, or remove the other one",
+    Reason.ROLLOUT_FAILED: "`kubectl describe` a pod of the new revision, and set the former spec again meanwhile",
+    Reason.FORBIDDEN: "grant the operator the verb: `kvserving doctor --cluster` lists those that it lacks",
+    Reason.KIND_MISSING: "install the CRD of that kind, or leave out the field that needs it",
+    Reason.APPLY_FAILED: "the message names the field or the policy that refuses it",
+    Reason.INVALID_SPEC: "change the fields as the message says",
+}
+_EVENTS = {
+    "FailedMount": "the volume does not exist, or its driver does not run on the node",
+    "FailedAttachVolume": "the volume is attached elsewhere: engines on several nodes need ReadWriteMany",
+    "FailedCreate": "a quota, a policy or an admission webhook refuses the pod: the message says which",
+    "FailedCreatePodSandBox": "the node's network or runtime is at fault",
+    "Evicted": "give the pod a memory limit that holds its tiers, or the node more room",
+    "Preempted": "give the engines a priority class",
+    "FailedPostStartHook": "the image lacks what the hook runs",
+    "FailedPreStopHook": "the drain did not run: the connector is missing in the image, or the engine was gone",
+    "ProvisioningFailed": "the storage class cannot make such a volume: engines need ReadWriteMany",
+}
+
+
+def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    """Findings about one object in its cluster, its pods apart."""
+    for unread in live.unread:
+        yield info("not-looked-at", unread.what, unread.reason, why="what is wrong there is not told", fix=unread.fix)
+    yield from schema.findings(live.schema)
+    yield from _status(facts, live)
+    yield from _conditions(live)
+    if facts.plan is not None:
+        yield from _children(facts, live)
+        yield from _secrets(facts, live)
+    yield from _claims(facts, live)
+    yield from _events(live)
+
+
+def _status(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    generation = int((live.body.get("metadata") or {}).get("generation") or 0)
+    seen = live.status.get("observedGeneration")
+    if seen is None:
+        yield error(
+            "not-reconciled",
+            facts.name,
+            "it has no status: no operator has looked at it",
+            why="nothing is made for the object",
+            fix="`kvserving doctor --cluster` says whether an operator runs; one that serves single namespaces names "
+            "them in --namespace",
+        )
+    elif int(seen) < generation:
+        yield warning(
+            "status-behind",
+            facts.name,
+            f"its status is of generation {seen}, its spec of {generation}",
+            why="what is told below may be about the former spec",
+            fix="wait a few seconds; if it stays, look into the operator's log and its /readyz",
+        )
+
+
+def _conditions(live: Live) -> Iterator[Finding]:
+    for condition in live.status.get("conditions") or ():
+        kind, status = str(condition.get("type")), condition.get("status")
+        if kind not in (*LEAVES, "ScalingReady") or status == "True":
+            continue
+        reason = str(condition.get("reason"))
+        severity = Severity.INFO if reason in _PASSING or status == "Unknown" else Severity.ERROR
+        known = Reason(reason) if reason in tuple(Reason) else None
+        fix = _FIXES.get(known) if known is not None else None
+        yield Finding(
+            severity,
+            f"condition-{kind}",
+            f"status.conditions[{kind}]",
+            f"{reason}: {condition.get('message', '')}",
+            _COSTS[kind],
+            fix or ("wait" if severity is Severity.INFO else "the operator's reference explains the reason"),
+        )
+
+
+def _children(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    assert facts.plan is not None
+    optional = {resource.kind for resource in CHILDREN if resource.optional}
+    there = {name_of(child) for child in live.children}
+    uid = (live.body.get("metadata") or {}).get("uid")
+    for manifest in facts.plan.objects:
+        if manifest["kind"] in optional or not live.status:
+            continue
+        name = name_of(manifest)
+        if name not in there:
+            policy = manifest["kind"] == "NetworkPolicy"
+            yield error(
+                "network-policy-missing" if policy else "child-missing",
+                name,
+                "it is planned, and not there",
+                why="every pod of the cluster reaches the engines' side channels, which have no authentication"
+                if policy
+                else "the service is incomplete",
+                fix="the conditions say why the operator cannot make it; without an operator nothing does",
+            )
+    for child in live.children:
+        owners = (child.get("metadata") or {}).get("ownerReferences") or ()
+        if uid and not any(owner.get("uid") == uid for owner in owners):
+            yield warning(
+                "child-of-other",
+                name_of(child),
+                "it carries the object's label and is not its child",
+                why="selectors by the label take it for a part of the service",
+                fix=f"remove it, or its label {labels.NAME}",
+            )
+
+
+def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    assert facts.plan is not None
+    if live.secrets is None:
+        return
+    generated = {secret.name for secret in facts.plan.generated_secrets}
+    for name, keys in wanted_secrets(facts.plan.objects).items():
+        found = live.secrets.get(name)
+        if found is not None:
+            lacking = sorted(key for key in keys if key not in found.names or key in found.empty)
+        else:
+            lacking = sorted(keys)
+        if not lacking:
+            continue
+        literals = " ".join(f"--from-file={key}=FILE" for key in sorted(keys))
+        yield error(
+            "secret-missing" if found is None else "secret-key-missing",
+            f"Secret {name}",
+            "it does not exist" if found is None else f"it lacks or has nothing in: {', '.join(lacking)}",
+            why="pods that need it do not start (CreateContainerConfigError, FailedMount)",
+            fix="the operator makes it; delete one that lacks a key"
+            if name in generated
+            else f"kubectl create secret generic {name} -n {facts.namespace} {literals}",
+        )
+
+
+def wanted_secrets(objects: tuple[Manifest, ...]) -> dict[str, set[str]]:
+    """Names of the Secrets that the planned pods need, with the keys that must be in them."""
+    wanted: dict[str, set[str]] = {}
+    for manifest in objects:
+        pod = template.section(template.section(template.section(manifest, "spec"), "template"), "spec")
+        for volume in template.listed(pod, "volumes"):
+            secret = template.section(volume, "secret")
+            if secret and not secret.get("optional"):
+                keys = {str(item["key"]) for item in template.listed(secret, "items")}
+                wanted.setdefault(str(secret["secretName"]), set()).update(keys)
+        for container in (*template.listed(pod, "containers"), *template.listed(pod, "initContainers")):
+            for entry in template.listed(container, "env"):
+                reference = template.section(template.section(entry, "valueFrom"), "secretKeyRef")
+                if reference and not reference.get("optional"):
+                    wanted.setdefault(str(reference["name"]), set()).add(str(reference["key"]))
+    return wanted
+
+
+def _claims(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    for name, claim in live.claims.items():
+        where = f"PersistentVolumeClaim {name}"
+        if claim is None:
+            yield error(
+                "claim-missing",
+                where,
+                "it does not exist",
+                why="pods that mount it stay Pending",
+                fix="create the claim, or name another one in spec.model or spec.cache",
+            )
+            continue
+        spec: Mapping[str, Any] = claim.get("spec") or {}
+        phase = (claim.get("status") or {}).get("phase")
+        if phase != "Bound":
+            named = spec.get("storageClassName") or "the cluster's default"
+            yield warning(
+                "claim-unbound",
+                where,
+                f"it is {phase or 'new'} (storage class {named})",
+                why="pods that mount it stay Pending, unless its class waits for the first of them",
+                fix="`kubectl describe pvc` says why; engines need a class that can do ReadWriteMany",
+            )
+        modes = set(spec.get("accessModes") or ())
+        if len(live.pods_of("prefill", "decode")) > 1 and not modes & {"ReadWriteMany", "ReadOnlyMany"}:
+            yield warning(
+                "claim-of-one-node",
+                where,
+                f"its access modes are {', '.join(sorted(modes)) or 'none'}, and several engines mount it",
+                why="all of them must run on one node; others wait in ContainerCreating",
+                fix="use a claim with ReadWriteMany, or ReadOnlyMany for weights",
+            )
+
+
+def _events(live: Live) -> Iterator[Finding]:
+    seen: set[tuple[str, str]] = set()
+    for event in live.events:
+        reason, about = str(event.get("reason")), event.get("involvedObject") or {}
+        where = f"{about.get('kind', '')} {about.get('name', '')}".strip()
+        if event.get("type") != "Warning" or reason not in _EVENTS or (reason, where) in seen:
+            continue
+        seen.add((reason, where))
+        times = int(event.get("count") or 1)
+        yield warning(
+            f"event-{reason}",
+            where,
+            f"{event.get('message', '')}{f' ({times} times)' if times > 1 else ''}",
+            why="the pod does not start, or has ended",
+            fix=_EVENTS[reason],
+        )

@@ -1,0 +1,177 @@
+"""What others have changed: workloads against the plan, and pods against their workload (webhooks, hands)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ...control.config import FIELD_MANAGER
+from ...engines import arguments
+from ...plan import labels, template
+from ..explain import main_container, role_of, workloads
+from ..facts import Body, Live, ObjectFacts, name_of
+from ..findings import Finding, error, info, warning
+
+_CONFIG = "--kv-transfer-config"
+
+
+def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    """Findings about flags, variables, images and containers that are not as planned."""
+    by_name = {name_of(child): child for child in live.children}
+    for manifest in workloads(facts.plan.objects) if facts.plan is not None else ():
+        child = by_name.get(name_of(manifest))
+        if child is None:
+            continue
+        changes = _differences(_pod_spec(manifest), _pod_spec(child))
+        if changes:
+            yield _changed(name_of(child), changes, _others(child))
+    for child in live.children:
+        if child.get("kind") in ("Deployment", "StatefulSet") and _settled(child):
+            for pod in live.pods:
+                if _belongs(pod, child):
+                    yield from _pod(pod, child)
+
+
+def _changed(where: str, changes: Sequence[str], others: Sequence[str]) -> Finding:
+    whose = f" Fields of its spec are also set by {', '.join(others)}." if others else ""
+    return warning(
+        "workload-changed",
+        where,
+        f"it is not what this version plans: {'; '.join(changes)}.{whose}",
+        why="what runs was not checked, and the operator may be of another version or not come to write",
+        fix="compare the versions of operator and command; where they are equal, the operator undoes foreign changes "
+        "within its resync, or its log says why it cannot",
+    )
+
+
+def _pod(pod: Body, child: Body) -> Iterator[Finding]:
+    where, wanted, spec = f"pod {pod['metadata']['name']}", _pod_spec(child), pod.get("spec") or {}
+    ours, theirs = main_container(wanted), main_container(spec)
+    args = _args(ours, theirs)
+    if args:
+        config = any(_CONFIG in change for change in args)
+        yield error(
+            "pod-args-changed",
+            where,
+            f"its arguments are not those of {name_of(child)}: {'; '.join(args)}",
+            why="KV may not move at all, without an error" if config else "roles may no longer fit each other",
+            fix="an admission webhook changes pods: exclude the namespace, or the label app.kubernetes.io/managed-by",
+        )
+    changed, added = _variables(ours, theirs)
+    if changed:
+        yield error(
+            "pod-env-changed",
+            where,
+            f"variables are not those of {name_of(child)}: {', '.join(changed)}",
+            why="the operator sets them for a reason: `kubectl kvserving doctor --explain` shows it",
+            fix="an admission webhook changes pods: exclude the namespace, or the label app.kubernetes.io/managed-by",
+        )
+    if added:
+        yield info(
+            "pod-env-added",
+            where,
+            f"variables were added to the pod: {', '.join(added)}",
+            why="vLLM and UCX are steered by variables: look whether one of these is theirs",
+            fix="exclude the pods from the webhook that adds them, where they do harm",
+        )
+    if ours.get("image") != theirs.get("image"):
+        yield info(
+            "pod-image-rewritten",
+            where,
+            f"its image is {theirs.get('image')}, not {ours.get('image')}",
+            why="a mirror is fine, another build is not",
+            fix="compare the digests of both",
+        )
+    known = {c.get("name") for kind in ("containers", "initContainers") for c in template.listed(wanted, kind)}
+    there = [c.get("name") for kind in ("containers", "initContainers") for c in template.listed(spec, kind)]
+    if more := sorted(str(name) for name in there if name not in known):
+        yield warning(
+            "sidecar",
+            where,
+            f"containers were added to the pod: {', '.join(more)}",
+            why="a proxy before the engine breaks side channels and transfers, which are no HTTP, and the drain",
+            fix="switch the injection off for the pods, for example sidecar.istio.io/inject: 'false' in "
+            f"spec.{role_of(pod)}.template.metadata",
+        )
+
+
+def _differences(wanted: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    ours, theirs = main_container(wanted), main_container(there)
+    changed, added = _variables(ours, theirs)
+    found = _args(ours, theirs)
+    found += [f"{name} differs" for name in changed] + [f"{name} is added" for name in added]
+    if ours.get("image") != theirs.get("image"):
+        found.append(f"the image is {theirs.get('image')}, planned is {ours.get('image')}")
+    return found
+
+
+def _args(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    """What differs between two containers' arguments, by flag; no value is told, which may be the user's secret."""
+    wanted, there = _flags(ours), _flags(theirs)
+    found = [f"{name} is missing" for name in wanted if name not in there]
+    found += [f"{name} is added" for name in there if name not in wanted]
+    found += [f"{name} differs" for name in wanted if name in there and wanted[name] != there[name]]
+    return found
+
+
+def _flags(container: Mapping[str, Any]) -> dict[str, list[tuple[str, ...]]]:
+    flags: dict[str, list[tuple[str, ...]]] = {}
+    for flag in arguments.parse([str(arg) for arg in container.get("args") or ()]):
+        flags.setdefault(flag.name, []).append((flag.sub or "", *flag.values))
+    return flags
+
+
+def _variables(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Names of variables that differ or are gone, and of those that were added."""
+    wanted, there = _env(ours), _env(theirs)
+    changed = [name for name in wanted if there.get(name) != wanted[name]]
+    return changed, [name for name in there if name not in wanted]
+
+
+def _env(container: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {str(entry.get("name")): _identity(entry) for entry in template.listed(container, "env")}
+
+
+def _identity(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a variable holds, without what the apiserver adds to a source (fieldRef's apiVersion)."""
+    source = template.section(entry, "valueFrom")
+    if not source:
+        return ("value", str(entry.get("value") or ""))
+    kind = next(iter(source))
+    parts = template.section(source, kind)
+    return (kind, *(f"{key}={parts[key]}" for key in sorted(parts) if key != "apiVersion"))
+
+
+def _pod_spec(workload: Body) -> Mapping[str, Any]:
+    return template.section(template.section(template.section(workload, "spec"), "template"), "spec")
+
+
+def _settled(workload: Body) -> bool:
+    """Whether all its pods are of its present template."""
+    status, spec = workload.get("status") or {}, workload.get("spec") or {}
+    wanted = spec.get("replicas", 1)
+    seen = int(status.get("observedGeneration") or 0) >= int(workload["metadata"].get("generation") or 0)
+    return seen and status.get("updatedReplicas", 0) == wanted == status.get("replicas", 0)
+
+
+def _belongs(pod: Body, workload: Body) -> bool:
+    """Whether the pod carries role and revision of the workload, and is not on its way out."""
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    marks, wanted = pod["metadata"].get("labels") or {}, workload["metadata"].get("labels") or {}
+    same = [marks.get(name) == wanted.get(name) for name in (labels.NAME, labels.ROLE, labels.REVISION)]
+    return all(same) and bool(role_of(pod))
+
+
+def _others(child: Body) -> list[str]:
+    """Managers beside the operator that set fields of the spec, by the apiserver's records."""
+    entries = child["metadata"].get("managedFields") or ()
+    return sorted(
+        {
+            str(entry.get("manager"))
+            for entry in entries
+            if entry.get("manager") != FIELD_MANAGER
+            and not entry.get("subresource")
+            and "f:spec" in (entry.get("fieldsV1") or {})
+        }
+    )

@@ -1,0 +1,237 @@
+"""What was looked at, trimmed of secrets. Plain data: checks read it, gatherers and tests make it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from ..api.faults import Fault
+from ..api.v1alpha1 import KVServing
+from ..plan.types import Plan
+
+Body = Mapping[str, Any]
+"""An object as the apiserver sent it."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """What an engine exports: every sample as (name, labels, value)."""
+
+    samples: tuple[tuple[str, Mapping[str, str], float], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Series:
+        """The samples in ``text``. Raises ``ValueError`` when it is no Prometheus text."""
+        families = text_string_to_metric_families(text)
+        return cls(tuple((s.name, dict(s.labels), s.value) for family in families for s in family.samples))
+
+    def has(self, name: str) -> bool:
+        """Whether there is a sample of this name."""
+        return any(found == name for found, _, _ in self.samples)
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of the samples of ``name`` that carry ``labels``; 0 where there are none."""
+        return sum(
+            value for found, carried, value in self.samples if found == name and labels.items() <= carried.items()
+        )
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The sums of ``name`` by the values of ``label``, without zeros."""
+        sums: dict[str, float] = {}
+        for found, carried, value in self.samples:
+            if found == name:
+                sums[carried.get(label, "")] = sums.get(carried.get(label, ""), 0) + value
+        return {key: value for key, value in sums.items() if value}
+
+    def label(self, name: str, label: str) -> str | None:
+        """The label's value in the first sample of ``name``; ``None`` without one."""
+        return next((carried.get(label) for found, carried, _ in self.samples if found == name), None)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What one engine answered: its version as it says it, and its series."""
+
+    version: str | None
+    series: Series
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names of the keys of one Secret; ``empty`` are those without content. Never a value."""
+
+    names: frozenset[str]
+    empty: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Unread:
+    """Something that could not be looked at, and why."""
+
+    what: str
+    reason: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Live:
+    """One object in its cluster.
+
+    ``children`` are what carries the object's label, pods apart. ``secrets`` has an entry for each Secret that was
+    asked for: ``None`` where it does not exist. ``engines`` are the answers by pod, ``claims`` the claims that the
+    pods mount. ``nodes``, ``secrets`` and ``schema`` (the published schema of the kind) are ``None`` where they may
+    not be read; ``unread`` says so.
+    """
+
+    body: Body
+    children: tuple[Body, ...] = ()
+    pods: tuple[Body, ...] = ()
+    events: tuple[Body, ...] = ()
+    nodes: tuple[Body, ...] | None = None
+    secrets: Mapping[str, Keys | None] | None = None
+    claims: Mapping[str, Body | None] = field(default_factory=dict)
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+    schema: Body | None = None
+    unread: tuple[Unread, ...] = ()
+
+    @property
+    def status(self) -> Body:
+        """The object's status; empty where nobody has written one."""
+        found: Body = self.body.get("status") or {}
+        return found
+
+    def pods_of(self, *roles: str) -> tuple[Body, ...]:
+        """Pods of these roles that are not being deleted."""
+        return tuple(
+            pod for pod in self.pods if role_of(pod) in roles and "deletionTimestamp" not in (pod.get("metadata") or {})
+        )
+
+
+@dataclass(frozen=True)
+class ObjectFacts:
+    """One object: as written, as planned and, where it is in a cluster, as it is there.
+
+    ``serving`` is ``None`` where the object cannot be read, ``plan`` where ``faults`` forbid one.
+    """
+
+    name: str
+    namespace: str
+    serving: KVServing | None
+    plan: Plan | None
+    faults: tuple[Fault, ...] = ()
+    live: Live | None = None
+
+
+@dataclass(frozen=True)
+class Permission:
+    """One right that was asked for: ``who`` may do ``what``, and what cannot work without it."""
+
+    who: str
+    what: str
+    allowed: bool
+    needed_for: str
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """One cluster. Lists that may not be read are ``None``.
+
+    ``kinds`` are (apiVersion, kind) that it has of those that an operator uses. ``operators`` are the operator's
+    Deployments, ``schema`` is the published schema of the kind.
+    """
+
+    server: str
+    version: str
+    kinds: frozenset[tuple[str, str]]
+    schema: Body | None = None
+    nodes: tuple[Body, ...] | None = None
+    operators: tuple[Body, ...] | None = None
+    storage_classes: tuple[Body, ...] | None = None
+    permissions: tuple[Permission, ...] = ()
+    unread: tuple[Unread, ...] = ()
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU of this machine, as nvidia-smi names it; memory in bytes."""
+
+    name: str
+    memory: int
+    driver: str
+
+
+@dataclass(frozen=True)
+class Link:
+    """One RDMA port of this machine, such as ``mlx5_0:1``."""
+
+    name: str
+    state: str
+    layer: str
+    rate: str
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python that runs engines or routers; ``problem`` says why it cannot be asked. Versions are ``None`` where
+    something is not installed. ``device`` is what its vLLM was built for."""
+
+    path: str
+    problem: str = ""
+    vllm: str | None = None
+    device: str | None = None
+    nixl: str | None = None
+    smg: str | None = None
+    vllm_router: str | None = None
+    connector: bool = False
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """This machine. Sizes in bytes; ``None`` where it has no such thing or does not tell.
+
+    ``nearby`` is an engines' Python that was made beside this command and is not named. ``stale`` are files that ended
+    engines left in shared memory, with their sizes. ``memlock`` is how much a process may lock, -1 without a bound.
+    ``variables`` are harmless ones of this shell that engines inherit. ``reach`` says for each address why no
+    connection could be made, empty where one could.
+    """
+
+    system: str
+    python: str
+    cpus: int
+    memory: int | None
+    shm_size: int | None
+    shm_free: int | None
+    stale: Mapping[str, int]
+    disk_free: int | None
+    devices: tuple[Device, ...]
+    device_problem: str
+    links: tuple[Link, ...]
+    peer_memory: bool
+    memlock: int
+    open_files: int
+    engine: Environment
+    nearby: str | None
+    router: Environment
+    store: str | None
+    loopback: bool
+    variables: Mapping[str, str]
+    reach: Mapping[str, str]
+
+
+def role_of(body: Body) -> str:
+    """The role in the labels of a child or pod; empty without one."""
+    return str(((body.get("metadata") or {}).get("labels") or {}).get("kvserving.dev/role", ""))
+
+
+def name_of(body: Body) -> str:
+    """Kind and name of a child, name alone of what carries no kind."""
+    name = str((body.get("metadata") or {}).get("name", "?"))
+    return f"{body['kind']} {name}" if body.get("kind") else name
+
+
+def unique(found: Iterable[Unread]) -> tuple[Unread, ...]:
+    """``found``, each once."""
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,192 @@
+"""What the command prints: explanations and findings as text for people, or as one JSON document."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from ..memory import size
+from .checks.placement import amounts, usable
+from .explain import Injected
+from .explanations import Explanation
+from .explanations_service import EXPLANATIONS
+from .facts import ClusterFacts, Environment, MachineFacts, ObjectFacts
+from .findings import Finding, Severity, shown
+
+_KINDS = {"flag": "flags", "env": "variables", "connector": "connectors"}
+_WIDTH = 110
+
+
+def document(subject: Mapping[str, Any], found: Sequence[Finding], settings: Sequence[Injected] = ()) -> dict[str, Any]:
+    """Everything as plain JSON data: what was looked at, the findings, and the settings with their reasons."""
+    counts = {severity.value: sum(f.severity is severity for f in found) for severity in Severity}
+    said: dict[str, Any] = {**subject, "summary": counts, "findings": [finding.to_json() for finding in found]}
+    if settings:
+        said["settings"] = [setting.to_json() for setting in settings]
+    return said
+
+
+def explained(settings: Sequence[Injected]) -> Iterator[str]:
+    """Lines about each setting: what both roles share once, then what each has by itself."""
+    by_roles: dict[tuple[str, ...], list[Injected]] = {}
+    for setting in settings:
+        same = [other for other in settings if _value(other) == _value(setting)]
+        roles = tuple(dict.fromkeys(other.role for other in same))
+        if setting.role == roles[0]:
+            by_roles.setdefault(roles, []).append(setting)
+    for roles, group in sorted(by_roles.items(), key=lambda entry: -len(entry[0])):
+        workloads = dict.fromkeys(s.workload for s in settings if s.role in roles)
+        yield f"{' and '.join(roles)}  ({', '.join(workloads)})"
+        for kind, title in _KINDS.items():
+            ours = [setting for setting in group if setting.kind == kind]
+            if ours:
+                yield f"  {title}"
+            for owner, entries in groupby(ours, key=lambda setting: setting.owner):
+                if owner:
+                    yield f"    {owner}"
+                indent = "      " if owner else "    "
+                for reason, alike in groupby(entries, key=lambda setting: EXPLANATIONS[setting.key]):
+                    yield from (f"{indent}{_shown(setting)}" for setting in alike)
+                    yield from _wrapped(reason, roles, f"{indent}    ")
+        yield ""
+
+
+def _value(setting: Injected) -> tuple[str, ...]:
+    component, kind, name = setting.key
+    return component, kind, name, setting.value, setting.owner
+
+
+def _shown(setting: Injected) -> str:
+    return setting.name if setting.value == "" else f"{setting.name}={shown(setting.value)}"
+
+
+def _wrapped(reason: Explanation, roles: Sequence[str], indent: str) -> list[str]:
+    field = reason.field.format(role=roles[0] if len(roles) == 1 else "<role>")
+    said = f"{reason.why} [{field}]" if field else reason.why
+    return textwrap.wrap(said, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def told(found: Sequence[Finding]) -> Iterator[str]:
+    """Lines about each finding, the worst first, and a sum."""
+    for finding in found:
+        yield f"{finding.severity.upper():<8} {shown(finding.where)}  ({finding.check})"
+        for word, text in (("", finding.what), ("why: ", finding.why), ("fix: ", finding.fix)):
+            yield from textwrap.wrap(
+                word + shown(text), _WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+            )
+    counts = [(severity, sum(f.severity is severity for f in found)) for severity in Severity]
+    words = [f"{count} {severity.value}{'s' if count > 1 and severity is not Severity.INFO else ''}"
+             for severity, count in counts if count]  # fmt: skip
+    yield ", ".join(words) if words else "nothing found"
+
+
+def object_lines(facts: ObjectFacts) -> Iterator[str]:
+    """What the object is."""
+    head = f"{facts.name}  namespace {facts.namespace}"
+    if facts.plan is not None:
+        profile = facts.plan.profile
+        head += f"  revision {facts.plan.revision[:8]}  vLLM {profile.engine_version} ({shown(profile.engine_image)})"
+    yield head
+    if facts.live is not None:
+        read = len(facts.live.engines)
+        engines = facts.live.pods_of("prefill", "decode")
+        yield f"  {len(facts.live.children)} children, {len(engines)} engines, counters of {read}"
+
+
+def object_subject(facts: ObjectFacts) -> dict[str, Any]:
+    """The same as JSON data."""
+    said: dict[str, Any] = {
+        "object": {"name": facts.name, "namespace": facts.namespace, "live": facts.live is not None}
+    }
+    if facts.plan is not None:
+        said["object"] |= {
+            "revision": facts.plan.revision,
+            "engine": {
+                "version": facts.plan.profile.engine_version,
+                "image": shown(facts.plan.profile.engine_image),
+            },
+        }
+    return said
+
+
+def cluster_lines(facts: ClusterFacts) -> Iterator[str]:
+    """What the cluster has."""
+    said = cluster_subject(facts)["cluster"]
+    yield f"{said['server']}  Kubernetes {said['version'] or 'unknown'}"
+    if facts.operators is not None:
+        yield f"  operators    {', '.join(said['operators']) or 'none'}"
+    if facts.nodes is not None:
+        yield f"  nodes        {said['readyNodes']} of {len(facts.nodes)} ready"
+        for name, amount in said["devices"].items():
+            yield f"  {name:<12} {amount}"
+    kinds = ", ".join(sorted(kind for _, kind in facts.kinds))
+    yield from textwrap.wrap(f"  kinds        {kinds or 'none'}", _WIDTH, subsequent_indent=" " * 15)
+
+
+def cluster_subject(facts: ClusterFacts) -> dict[str, Any]:
+    """The same as JSON data."""
+    devices: dict[str, int] = {}
+    ready = [node for node in facts.nodes or () if usable(node)]
+    for node in ready:
+        for name, amount in amounts((node.get("status") or {}).get("allocatable") or {}).items():
+            if "/" in name:
+                devices[name] = devices.get(name, 0) + int(amount)
+    operators = [f"{b['metadata']['namespace']}/{b['metadata']['name']}" for b in facts.operators or ()]
+    return {
+        "cluster": {
+            "server": facts.server,
+            "version": facts.version,
+            "operators": operators,
+            "readyNodes": len(ready),
+            "devices": dict(sorted(devices.items())),
+            "kinds": sorted(f"{version}/{kind}" for version, kind in facts.kinds),
+        }
+    }
+
+
+def machine_lines(facts: MachineFacts) -> Iterator[str]:
+    """What this machine has."""
+    yield f"this machine  {facts.system}, {facts.cpus} cores, Python {facts.python}"
+    memory = "unknown" if facts.memory is None else size(facts.memory)
+    shm = "none" if facts.shm_size is None else f"{size(facts.shm_free or 0)} of {size(facts.shm_size)} free"
+    yield f"  memory       {memory} available; shared memory {shm}"
+    gpus = ", ".join(f"{d.name} ({size(d.memory)}, driver {d.driver})" for d in facts.devices)
+    yield f"  GPUs         {gpus or 'none'}"
+    ports = ", ".join(f"{link.name} {link.state} {link.layer} {link.rate}".rstrip() for link in facts.links)
+    yield f"  RDMA         {ports or 'none'}"
+    yield f"  engines      {_environment(facts.engine)}"
+    yield f"  routers      {_environment(facts.router)}"
+    yield f"  store        {facts.store or 'none'}"
+    for address, problem in facts.reach.items():
+        yield f"  network      {address} {problem or 'can be reached'}"
+
+
+def machine_subject(facts: MachineFacts) -> dict[str, Any]:
+    """The same as JSON data."""
+    return {
+        "machine": {
+            "system": facts.system,
+            "python": facts.python,
+            "cores": facts.cpus,
+            "memory": facts.memory,
+            "sharedMemory": {"size": facts.shm_size, "free": facts.shm_free, "leftovers": len(facts.stale)},
+            "gpus": [{"name": d.name, "memory": d.memory, "driver": d.driver} for d in facts.devices],
+            "rdma": [{"port": p.name, "state": p.state, "layer": p.layer, "rate": p.rate} for p in facts.links],
+            "engines": _versions(facts.engine),
+            "routers": _versions(facts.router),
+            "store": facts.store,
+            "reach": {address: problem or None for address, problem in facts.reach.items()},
+        }
+    }
+
+
+def _environment(found: Environment) -> str:
+    versions = [f"{name} {text}" for name, text in _versions(found).items() if name != "python" and text]
+    return f"{found.path}: {', '.join(versions) or 'nothing of ours'}"
+
+
+def _versions(found: Environment) -> dict[str, Any]:
+    vllm = f"{found.vllm} ({found.device})" if found.vllm else None
+    return {"python": found.path, "vllm": vllm, "nixl": found.nixl, "smg": found.smg, "vllm-router": found.vllm_router}
