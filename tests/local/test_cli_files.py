@@ -58,3 +58,31 @@ def test_a_path_that_only_this_machine_can_resolve_is_valid_and_told(machine: Ma
     done = machine("validate", str(file))
     assert done.returncode == 0
     assert "spec.model.uri: relative to this machine: `kvserving up` takes it" in done.stdout
+    assert done.stderr == machine("render", "--site", "local", str(file)).stderr.partition("notice: Secret")[0].replace(
+        "notice: ", f"notice: {file}: "
+    )
+
+
+def test_validate_shows_the_notices_of_the_plan_and_stays_valid(machine: Machine) -> None:
+    file = machine.folder / "noted.yaml"
+    file.write_text(
+        "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: noted}\n"
+        "spec:\n  model: {uri: 'hf://nobody/knows'}\n  engine: {image: 'mine.example/engine:v0.31.0'}\n"
+    )
+    bad = machine.file(more="  decod: {}", name="bad.yaml")
+    done = machine("validate", str(file), bad)
+    assert done.stdout.splitlines()[0] == f"{file}: valid"
+    told = done.stderr.splitlines()
+    assert f"notice: {file}: spec.engine.image: vLLM 0.31.0 was not tested on device gpu; tested:" in done.stderr
+    assert [line for line in told if line.startswith(f"notice: {file}: spec.model.facts: nothing is known about")]
+    assert not [line for line in told if bad in line]
+    rendered = machine("render", str(file)).stderr
+    assert all(line.replace(f"{file}: ", "") in rendered.splitlines() for line in told)
+    done = machine("validate", "-o", "json", str(file), bad)
+    (noted, refused) = json.loads(done.stdout)
+    assert [(n["reason"], n["path"]) for n in noted["notices"]] == [
+        ("EngineUntested", "spec.engine.image"),
+        ("ModelFactsUnknown", "spec.model.facts"),
+    ]
+    assert (noted["valid"], refused["notices"], done.stderr) == (True, [], "")
+    assert machine("validate", str(file)).returncode == 0

@@ -1,40 +1,41 @@
-"""``kvserving validate``: every fault of every file."""
+"""``kvserving validate``: every fault of every file, and what its plan wants to be known."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from ..api.faults import Fault
+    from ..plan.types import Notice
 
 
 @click.command("validate")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
 def command(files: tuple[str, ...], output: str) -> int:
-    """Check each FILE (- is standard input) and report every fault; exit status 1 when there is one."""
-    from ..plan import check
+    """Check each FILE (- is standard input) and report every fault; exit status 1 when there is one.
+
+    Notices go to standard error; they change no exit status.
+    """
     from . import files as source
 
-    results = []
-    for file in files:
-        reading = source.inspect(file)
-        faults = list(reading.faults)
-        if reading.serving is not None:
-            known = {(f.path, f.message) for f in faults}
-            faults += [f for f in check(reading.serving) if (f.path, f.message) not in known]
-        results.append((file, faults, reading.resolved))
+    results = [(file, *_checked(file)) for file in files]
     if output == "json":
         answer = [
             {
                 "file": file,
                 "valid": not faults,
                 "faults": [{"path": f.path, "message": f.message, "value": f.value} for f in faults],
+                "notices": [{"reason": n.reason, "path": n.path, "message": n.message} for n in notices],
             }
-            for file, faults, _ in results
+            for file, faults, _, notices in results
         ]
         click.echo(json.dumps(answer, indent=2))
     else:
-        for file, faults, resolved in results:
+        for file, faults, resolved, notices in results:
             for line in source.lines(file, faults):
                 click.echo(line)
             if not faults:
@@ -42,4 +43,28 @@ def command(files: tuple[str, ...], output: str) -> int:
                 for path in resolved:
                     where = f"{source.shown(file)}: {path}"
                     click.echo(f"{where}: relative to this machine: `kvserving up` takes it, `kubectl apply` does not")
-    return 1 if any(faults for _, faults, _ in results) else 0
+                for notice in notices:
+                    click.echo(f"notice: {source.shown(file)}: {notice}", err=True)
+    return 1 if any(faults for _, faults, _, _ in results) else 0
+
+
+def _checked(file: str) -> tuple[list[Fault], tuple[str, ...], tuple[Notice, ...]]:
+    """Faults of the file, fields that only this machine can resolve, and notices of a plan without faults.
+
+    An object with such fields is planned for this machine, others for the cluster.
+    """
+    from ..local import model_config
+    from ..plan import CLUSTER, Observed, Site, check, plan
+    from . import files as source
+
+    reading = source.inspect(file)
+    faults = list(reading.faults)
+    if reading.serving is None:
+        return faults, reading.resolved, ()
+    site, observed = CLUSTER, Observed()
+    if reading.resolved:
+        site, observed = Site("local"), Observed(facts=model_config.facts(reading.serving.spec.model))
+    known = {(f.path, f.message) for f in faults}
+    faults += [f for f in check(reading.serving, site=site, observed=observed) if (f.path, f.message) not in known]
+    notices = () if faults else plan(reading.serving, site=site, observed=observed).notices
+    return faults, reading.resolved, notices
