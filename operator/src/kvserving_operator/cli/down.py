@@ -9,7 +9,7 @@ import click
 @click.argument("service", metavar="NAME|FILE", required=False)
 @click.option("--all", "every", is_flag=True, help="Stop every service of this user.")
 def command(service: str | None, every: bool) -> int:
-    """Stop a service in drain order and remove its keys and state; its logs stay.
+    """Stop a service in drain order and remove its keys and state; its logs stay, and claims with what it stored.
 
     What a killed supervisor left running is ended too. Ctrl-C makes it hurry.
     """
@@ -19,19 +19,20 @@ def command(service: str | None, every: bool) -> int:
     from ..local import client
     from ..local.state import ServiceDir
     from . import files
+    from .summary import stopped
     from .view import progress
 
     if every == (service is not None):
         raise click.UsageError("give the name or file of one service, or --all")
     name = None if service is None else files.service_name(service)
     if name is not None and client.is_stopped(ServiceDir(name)):
-        click.echo(f"{name} is stopped already; its logs stay in {ServiceDir(name).logs}")
+        click.echo(stopped(ServiceDir(name), already=True))
         return 0
     found = client.find(name)
     for directory in found:
         with progress(directory.name) as view:
             client.stop(directory, view.update)
-        click.echo(f"{directory.name} is stopped; its logs stay in {directory.logs}")
+        click.echo(stopped(directory))
     if not found:
         click.echo("nothing runs")
     return 0

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from ..api.faults import printable
-from ..local.state import DEGRADED, FAILED, PodState, State
+from ..local.state import DEGRADED, FAILED, PodState, ServiceDir, State
 
 
 def print_summary(state: State, *, detached: bool) -> None:
@@ -47,6 +47,13 @@ def print_state(state: State, *, wide: bool) -> None:
         for line in state.verification["lines"]:
             print(f"  {line}")
         print(f"  {_checked(state.verification['at'], time.time())}")
+
+
+def stopped(directory: ServiceDir, *, already: bool = False) -> str:
+    """What a command says of a service that is stopped, and of what is left of it."""
+    lines = [f"{directory.name} is stopped{' already' * already}; its logs stay in {directory.logs}"]
+    lines += [f"what it stored stays in {claim}; remove the folder to be rid of it" for claim in directory.claims()]
+    return "\n".join(lines)
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -113,6 +113,7 @@ def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
     from ..local.supervisor import Supervisor
     from ..local.verifier import verify
     from . import INTERRUPTED
+    from .summary import stopped
 
     supervisor = Supervisor(run, directory, verify, view.update)
     try:
@@ -120,7 +121,7 @@ def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
     finally:
         os.close(lock)
     view.close()
-    click.echo(f"{directory.name} is stopped; its logs stay in {directory.logs}")
+    click.echo(stopped(directory))
     if supervisor.stopped_by == signal.SIGINT:
         return INTERRUPTED
     verification = supervisor.state.verification

@@ -163,6 +163,14 @@ class ServiceDir:
             shutil.rmtree(folder, ignore_errors=True)
         self.discovery_file.unlink(missing_ok=True)
 
+    def claims(self) -> list[Path]:
+        """Folders of the claims that the service made and that outlive it: what its L2 stored, and its model."""
+        from ..plan.names import Names, base_name
+
+        names = Names(base_name(self.name), "")
+        made = (self.base / "claims" / name for name in (names.l2_claim, names.model_claim))
+        return [folder for folder in made if folder.is_dir()]
+
     def discard_unused(self) -> None:
         """Remove the folder when nothing but the lock, which the caller holds, lies in it."""
         if all(path.is_dir() or path == self._lock_file for path in self.path.rglob("*")):
