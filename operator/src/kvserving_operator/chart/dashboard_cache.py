@@ -126,9 +126,18 @@ def render() -> str:
                 ),
             ),
             Panel(
-                "Promised tokens that failed, per second",
-                "A rank could not load them: the request fails, or computes them, by transfer.onFailure.",
-                (Query(rate("kvserving:worker_cache_failed_tokens_total", "tier"), "{{tier}}"),),
+                "Promised, loaded and failed",
+                "Tokens per second: promised to requests; loaded by every rank; not loaded by some rank, so that the "
+                "request fails or computes them, by transfer.onFailure.",
+                tuple(
+                    Query(rate(f"kvserving:worker_cache_{what}_tokens_total", "tier"), f"{{{{tier}}}} {what}")
+                    for what in ("promised", "loaded", "failed")
+                ),
+            ),
+            Panel(
+                "Tracked parts",
+                "What the scheduler knows every rank to hold.",
+                (Query(gauge("sum", "kvserving:worker_cache_tracked_parts"), "parts"),),
             ),
         ),
     )
