@@ -9,6 +9,8 @@ import yaml
 from tests.chart import bundle
 from tests.chart.charts import NAMESPACE, ROOT, Helm, kinds, one
 
+from kvserving_operator.cli import operator
+
 DEPLOY = ROOT / "deploy"
 
 
@@ -37,3 +39,17 @@ def test_it_is_a_release_without_helm(helm: Helm) -> None:
 def test_the_base_names_the_one_file() -> None:
     base = yaml.safe_load((DEPLOY / "kustomization.yaml").read_text())
     assert base["resources"] == [bundle.FILE_NAME]
+
+
+def test_the_overlay_of_the_examples_gives_the_operator_the_connectors_image_that_it_takes() -> None:
+    overlay = yaml.safe_load((ROOT / "examples/gitops/kustomize/kustomization.yaml").read_text())
+    (patch,) = overlay["patches"]
+    (change,) = yaml.safe_load(patch["patch"])
+    objects = list(yaml.safe_load_all((DEPLOY / bundle.FILE_NAME).read_text()))
+    container = one(objects, **patch["target"])["spec"]["template"]["spec"]["containers"][0]
+    assert (change["op"], change["path"]) == ("add", "/spec/template/spec/containers/0/args/-")
+    arguments = [*container["args"], change["value"]]
+    run = operator.command.commands["run"]
+    with run.make_context("run", arguments[arguments.index("run") + 1 :]) as context:
+        assert f"--connector-image={context.params['connector_image']}" == change["value"]
+    assert [image["name"] for image in overlay["images"]] == [container["image"].partition(":")[0]]
