@@ -46,7 +46,8 @@ class ControlPlane(Cluster):
     ``crds`` are applied before the controller-manager starts: its garbage collector looks for new kinds only every
     30 seconds, and until then deleting an owner of a new kind leaves its children.
     ``controller_manager=False`` leaves that program out (also to be started later by ``controller_manager.start()``).
-    Further arguments are appended to those of the program and win over ours.
+    Further arguments are appended to those of the program and win over ours. ``address`` is where the apiserver
+    listens, one of this machine.
     """
 
     owned = True
@@ -59,7 +60,9 @@ class ControlPlane(Cluster):
         apiserver_args: Sequence[str] = (),
         controller_manager_args: Sequence[str] = (),
         programs: build.Programs | None = None,
+        address: str = "127.0.0.1",
     ) -> None:
+        self.address = address
         self._programs = programs or build.programs()
         if controller_manager and self._programs.controller_manager is None:
             raise build.ProgramsMissing(
@@ -153,11 +156,11 @@ class ControlPlane(Cluster):
         self._owner = _owned(folder)
         (folder / "logs").mkdir()
         etcd_port, peer_port, port, manager_port = free_ports(4)
-        self.authority = Authority.create(folder / "pki")
+        self.authority = Authority.create(folder / "pki", self.address)
         self._http = urllib3.PoolManager(retries=False, ca_certs=str(self.authority.ca_file))
         self._etcd_url = f"http://127.0.0.1:{etcd_port}"
         self.folder = folder
-        server = f"https://127.0.0.1:{port}"
+        server = f"https://{self.address}:{port}"
         self.etcd = self._component("etcd", self._etcd_command(peer_port), f"{self._etcd_url}/health")
         self.apiserver = self._component("kube-apiserver", self._apiserver_command(port), f"{server}/readyz")
         self.controller_manager = self._component(
@@ -198,7 +201,11 @@ class ControlPlane(Cluster):
         pki = self.folder / "pki"
         return [
             *(str(self._programs.apiserver), f"--etcd-servers={self._etcd_url}", f"--secure-port={port}"),
-            *("--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none"),
+            *(
+                f"--bind-address={self.address}",
+                f"--advertise-address={self.address}",
+                "--endpoint-reconciler-type=none",
+            ),
             *(f"--client-ca-file={pki}/ca.crt", f"--token-auth-file={self.folder}/tokens.csv"),
             *(f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key"),
             *("--authorization-mode=Node,RBAC", "--allow-privileged", "--profiling=false"),

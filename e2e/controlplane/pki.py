@@ -30,16 +30,19 @@ class Authority:
     folder: Path
 
     @classmethod
-    def create(cls, folder: Path) -> Authority:
-        """Make ``folder`` (0700) and in it the authority, a serving certificate and the key pair
+    def create(cls, folder: Path, address: str = "127.0.0.1") -> Authority:
+        """Make ``folder`` (0700) and in it the authority, a serving certificate, for ``address`` too, and the key pair
         of service accounts (``sa.key``, ``sa.pub``)."""
         folder.mkdir(mode=0o700, parents=True)
         authority = cls(folder)
         _openssl(
             *("req", "-x509", *_KEY, "-days", "30", "-subj", "/CN=kvserving-test-ca"),
+            # Python 3.13 takes no authority that does not say so.
+            *("-addext", "keyUsage=critical,keyCertSign,cRLSign"),
             *("-keyout", str(folder / "ca.key"), "-out", str(folder / "ca.crt")),
         )
-        authority._issue("server", "/CN=kube-apiserver", f"subjectAltName={_SERVER_NAMES}", "serverAuth")
+        names = f"subjectAltName={_SERVER_NAMES},IP:{address}"
+        authority._issue("server", "/CN=kube-apiserver", names, "serverAuth")
         _openssl(
             "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-out", str(folder / "sa.key")
         )
@@ -53,7 +56,7 @@ class Authority:
 
     @property
     def server(self) -> tuple[Path, Path]:
-        """Certificate and key for servers on 127.0.0.1: the apiserver and proxies before it."""
+        """Certificate and key for servers on 127.0.0.1 and the address: the apiserver and proxies before it."""
         return self.folder / "server.crt", self.folder / "server.key"
 
     def client(self, name: str, groups: Sequence[str] = ()) -> Credentials:

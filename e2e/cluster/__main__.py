@@ -1,0 +1,121 @@
+"""A cluster to try things in: ``python -m e2e.cluster up``, and ``down``, which leaves nothing behind.
+
+``up`` returns when the operator runs. Its cluster belongs to a process of its own, which ``down`` ends; where that
+process was killed, ``down`` and the next ``up`` remove what it left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from e2e.cluster import machine, objects
+from e2e.cluster.images import ROOT, ImageFailed
+from e2e.cluster.lane import Lane, make
+from e2e.cluster.layout import RUN
+from e2e.cluster.packages import PackagesMissing
+from e2e.controlplane.build import BuildFailed, ProgramsMissing
+from e2e.controlplane.process import ComponentFailed
+from e2e.local.real_model import NoEngine, engine_python, tiny_model
+from tests.chart.charts import Refused
+
+_REFUSALS = (PackagesMissing, ProgramsMissing, BuildFailed, ImageFailed, ComponentFailed, Refused, machine.NotFit)
+_DONE = "up\n"
+
+
+def main() -> int:
+    """Run a command; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.cluster",
+        description="A whole Kubernetes on this machine, as root: etcd to kubelet, our images, the operator.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("up", help="start it, and return when the operator runs (the first time builds: half an hour)")
+    commands.add_parser("down", help="end it, and remove every trace of it from the machine")
+    hold = commands.add_parser("hold", help="start it and keep it until a signal; what `up` starts")
+    hold.add_argument("--tell", type=int, default=1, help="file descriptor for what is printed")
+    options = parser.parse_args()
+    if options.command == "up":
+        return _up()
+    return _down() if options.command == "down" else _hold(options.tell)
+
+
+def _up() -> int:
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "e2e.cluster", "hold", f"--tell={writing}"]
+    quiet = subprocess.DEVNULL
+    held = subprocess.Popen(
+        command, cwd=ROOT, pass_fds=[writing], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
+    )
+    os.close(writing)
+    last = ""
+    with os.fdopen(reading) as told:
+        for last in told:
+            if last != _DONE:
+                print(last, end="", flush=True)
+    return 0 if last == _DONE else held.wait()
+
+
+def _down() -> int:
+    machine.end_holder()
+    # Of a lane whose process was killed.
+    claimed = machine.claim()
+    machine.clean()
+    machine.release(claimed)
+    if left := machine.left():
+        print("error: still there: " + ", ".join(left), file=sys.stderr)
+        return 1
+    return 0
+
+
+def _hold(tell: int) -> int:
+    ended = {signal.SIGINT, signal.SIGTERM}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ended)
+    with os.fdopen(tell, "w") as told:
+
+        def say(text: str) -> None:
+            print(text, file=told, flush=True)
+
+        try:
+            machine.fit()
+            with Lane(make(say=say), say=say) as lane:
+                try:
+                    lane.install()
+                    _tell(lane, say)
+                except Exception:
+                    say(f"logs and descriptions are in {lane.collect()}")
+                    raise
+                if tell != 1:
+                    told.write(_DONE)
+                    told.close()
+                signal.sigwait(ended)
+        except _REFUSALS as error:
+            say(f"error: {error}")
+            return 1
+    return 0
+
+
+def _tell(lane: Lane, say: Callable[[str], None]) -> None:
+    """Make what the example needs and say how to use the cluster."""
+    say(f"export KUBECONFIG={lane.kubeconfig}\nexport PATH={lane.programs}:$PATH")
+    try:
+        python = Path(engine_python())
+    except NoEngine as reason:
+        say(f"engines do not run: {reason}")
+        return
+    lane.load_engine(python)
+    for obj in objects.claim("default", "models", tiny_model(str(python)).parent):
+        lane.plane.api.apply(obj)
+    example = RUN / "tiny.yaml"
+    example.write_text(yaml.safe_dump(objects.example(python, "default"), sort_keys=False))
+    say(f"kubectl apply -f {example}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Fixtures of the cluster lane: one cluster for all of its tests, with what is known of it kept when a test fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cluster import machine, objects
+from e2e.cluster.images import ImageFailed
+from e2e.cluster.lane import Built, Lane, make
+from e2e.cluster.packages import PackagesMissing
+from e2e.cluster.service import Served
+from e2e.controlplane.build import BuildFailed, ProgramsMissing
+from e2e.local.asking import Texts
+from e2e.local.real_model import NoEngine, engine_python, tiny_model
+
+_SECTION = "cluster"
+_BUILT = pytest.StashKey[Built]()
+_UNAVAILABLE = pytest.StashKey[str]()
+_running: list[Lane] = []
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build programs and images before any test runs: a test's timeout would end the first build."""
+    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    if session.config.option.collectonly or "lane" not in used:
+        return
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+
+    def say(line: str) -> None:
+        if reporter is not None:
+            reporter.write_line(line)
+
+    try:
+        machine.fit()
+        session.config.stash[_BUILT] = make(say=say)
+    except (PackagesMissing, ProgramsMissing, machine.NotFit) as error:
+        if os.environ.get("CI"):
+            pytest.exit(f"CI never skips the cluster lane: {error}", returncode=1)
+        say(f"the cluster lane is skipped: {error}")
+        session.config.stash[_UNAVAILABLE] = str(error)
+    except (BuildFailed, ImageFailed) as error:
+        pytest.exit(str(error), returncode=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With a failed test, keep the logs and what kubectl describes, and say where."""
+    report = yield
+    if report.failed:
+        for lane in _running:
+            report.sections.append((_SECTION, f"logs and descriptions are in {lane.collect()}"))
+    return report
+
+
+@pytest.fixture(scope="session")
+def lane(request: pytest.FixtureRequest) -> Iterator[Lane]:
+    """A cluster with our images, or a skip where this machine cannot be one. It leaves nothing behind."""
+    if reason := request.config.stash.get(_UNAVAILABLE, ""):
+        pytest.skip(reason)
+    with Lane(request.config.stash[_BUILT]) as found:
+        _running.append(found)
+        yield found
+        _running.remove(found)
+    assert machine.left() == []
+
+
+@pytest.fixture
+def namespace(lane: Lane) -> Iterator[str]:
+    """A namespace for this test alone."""
+    name = lane.plane.namespace("lane")
+    yield name
+    lane.plane.api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture(scope="session")
+def engine(lane: Lane) -> Path:
+    """The interpreter with vLLM, whose image the cluster has; a skip where there is none."""
+    try:
+        python = Path(engine_python())
+    except NoEngine as reason:
+        pytest.skip(str(reason))
+    lane.load_engine(python)
+    return python
+
+
+@pytest.fixture(scope="session")
+def model(engine: Path) -> Path:
+    """The folder of the tiny model."""
+    return tiny_model(str(engine))
+
+
+@pytest.fixture(scope="session")
+def operator(lane: Lane) -> str:
+    """The operator, installed by helm with the chart's defaults; what helm said."""
+    return lane.install()
+
+
+@pytest.fixture(scope="module")
+def served(lane: Lane, operator: str, engine: Path, model: Path) -> Iterator[Served]:
+    """The object of one file of tests, to be applied by the first of them, in a namespace that has its model."""
+    namespace = lane.plane.namespace("serving")
+    for obj in objects.claim(namespace, "models", model.parent):
+        lane.plane.api.apply(obj)
+    found = Served(lane, namespace, engine, Texts(model))
+    yield found
+    lane.plane.api.delete(f"/api/v1/namespaces/{namespace}")
+    lane.plane.api.delete(f"/api/v1/persistentvolumes/{namespace}-models")

@@ -1,0 +1,104 @@
+"""The lane's own parts, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from e2e.cluster import cgroups, oci, packages
+from e2e.cluster.images import ROOT
+from e2e.cluster.packages import PackagesMissing
+
+SBOM = ROOT / "images" / "sbom.py"
+
+
+def test_what_lacks_is_named_with_the_command_that_installs_it(tmp_path: Path) -> None:
+    lacking = packages.missing(lambda name: None if name in ("runc", "ctr") else f"/usr/bin/{name}", tmp_path)
+    assert lacking == ["containerd", "containernetworking-plugins", "runc"]
+    with pytest.raises(PackagesMissing, match="apt-get install --no-install-recommends containerd runc`"):
+        packages.require({}, find=lambda: ["containerd", "runc"])
+
+
+@pytest.mark.parametrize("wish", [{packages.INSTALL: "1"}, {"CI": "true"}], ids=["asked for", "in CI"])
+def test_packages_are_installed_where_that_is_wished(wish: dict[str, str]) -> None:
+    lacking = ["runc"]
+    said: list[str] = []
+    packages.require(wish, find=lambda: list(lacking), install=lambda names: lacking.clear(), say=said.append)
+    assert said == ["cluster: apt-get install --no-install-recommends runc"]
+    with pytest.raises(PackagesMissing, match="still these lack: runc"):
+        packages.require(wish, find=lambda: ["runc"], install=lambda names: None, say=said.append)
+
+
+def test_hierarchies_are_those_of_version_1_or_the_one_of_version_2() -> None:
+    first = "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu"
+    second = "31 23 0:27 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw"
+    other = "32 23 0:28 / /tmp rw - tmpfs tmpfs rw"
+    assert cgroups.hierarchies(f"{first}\n{second}\n{other}\n") == [Path("/sys/fs/cgroup/cpu")]
+    assert cgroups.hierarchies(f"{second}\n{other}\n") == [Path("/sys/fs/cgroup/unified")]
+
+
+def test_an_image_holds_what_is_named_and_is_the_same_each_time(tmp_path: Path) -> None:
+    program = tmp_path / "program"
+    program.write_bytes(b"text")
+    content = oci.Content(files={"/bin/program": program}, folders=["/a/b", "/tmp"], links={"/lib": "usr/lib"})
+    made = [tmp_path / "one.tar", tmp_path / "two.tar"]
+    for archive in made:
+        oci.write(archive, "localhost/it:1", content, {"Entrypoint": ["/bin/program"]})
+    assert made[0].read_bytes() == made[1].read_bytes()
+    with tarfile.open(made[0]) as image:
+
+        def blob(digest: str) -> bytes:
+            found = image.extractfile(f"blobs/sha256/{digest.partition(':')[2]}")
+            assert found is not None
+            return found.read()
+
+        index = image.extractfile("index.json")
+        assert index is not None
+        [listed] = json.load(index)["manifests"]
+        assert listed["annotations"]["io.containerd.image.name"] == "localhost/it:1"
+        manifest = json.loads(blob(listed["digest"]))
+        assert json.loads(blob(manifest["config"]["digest"]))["config"] == {"Entrypoint": ["/bin/program"]}
+        layer = tmp_path / "layer.tar"
+        layer.write_bytes(blob(manifest["layers"][0]["digest"]))
+    with tarfile.open(layer) as tar:
+        modes = {entry.name: entry.mode for entry in tar}
+        assert set(modes) == {"a", "a/b", "bin", "tmp", "lib", "bin/program"}
+        assert (modes["tmp"], modes["bin/program"]) == (0o1777, 0o755)
+        assert tar.getmember("lib").linkname == "usr/lib"
+
+
+def test_the_list_of_contents_names_every_python_distribution_and_the_debian_packages_asked_for(tmp_path: Path) -> None:
+    for name, licence in (("One_Two", "License-Expression: MIT\n"), ("other", "")):
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n{licence}")
+    status = tmp_path / "status"
+    status.write_text(
+        "Package: cp\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1:2.0+b1\n"
+        "Description: copies\n more: words\n\n"
+        "Package: gone\nStatus: deinstall ok config-files\nArchitecture: amd64\nVersion: 1\n\n"
+        "Package: sh\nStatus: install ok installed\nArchitecture: all\nVersion: 3\n"
+    )
+    output = tmp_path / "sbom.json"
+    command = [sys.executable, str(SBOM), "--name=it", "--version=1", f"--path={tmp_path}", f"--output={output}"]
+    subprocess.run([*command, "--package=cp", f"--status={status}"], check=True, timeout=60)
+    found = json.loads(output.read_text())
+    assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
+    assert [component["purl"] for component in found["components"]] == [
+        "pkg:deb/debian/cp@1%3A2.0%2Bb1?arch=amd64",
+        "pkg:pypi/one-two@1.0",
+        "pkg:pypi/other@1.0",
+    ]
+    assert [component.get("licenses") for component in found["components"]][1] == [{"license": {"name": "MIT"}}]
+    subprocess.run([*command, "--debian", f"--status={status}"], check=True, timeout=60)
+    names = [component["name"] for component in json.loads(output.read_text())["components"]]
+    assert names == ["cp", "sh", "one-two", "other"]
+    missing = subprocess.run(
+        [*command, "--package=gone", f"--status={status}"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert missing.returncode == 1
+    assert "--package gone is not installed" in missing.stderr
