@@ -7,7 +7,7 @@ import errno
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -147,20 +147,21 @@ async def verify(
     router: Endpoint | None = None,
     api_key: str | None = None,
     timeout: float = PROBE_TIMEOUT_SECONDS,
+    session: aiohttp.ClientSession | None = None,
 ) -> Verification:
     """Send a probe to every engine, in as few pairs as cover them all, and one through ``router``.
 
-    ``keys`` as in the service's key file, ``revision`` what all engines should run, ``model``
-    the served model's name, ``timeout`` the bound of each call in seconds. Every failure is part
-    of the result; nothing is raised for an engine that fails. A probe that an engine answers with
-    an error, or whose transfer fails, is sent once more.
+    ``keys`` as in the service's key file, ``revision`` what all engines should run, ``model`` the served model's name,
+    ``timeout`` the bound of each call in seconds, ``session`` what the calls are made with (without it a fresh one).
+    Every failure is part of the result; nothing is raised for an engine that fails. A probe that an engine answers
+    with an error, or whose transfer fails, is sent once more.
     """
     prefills = [engine for engine in engines if engine.role == "prefill"]
     decodes = [engine for engine in engines if engine.role == "decode"]
     limit = asyncio.Semaphore(_PAIRS_AT_ONCE)
     busy = {engine.pod: asyncio.Lock() for engine in engines}
-    async with aiohttp.ClientSession() as session:
-        prober = _Prober(Caller(session, timeout, api_key), keys, revision, model)
+    async with nullcontext(session) if session is not None else aiohttp.ClientSession() as used:
+        prober = _Prober(Caller(used, timeout, api_key), keys, revision, model)
 
         async def check(prefill: Endpoint, decode: Endpoint) -> PairResult:
             # One probe per engine at a time: what decode counts meanwhile is this probe's.

@@ -160,7 +160,7 @@ def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             lacking = sorted(keys)
         if not lacking:
             continue
-        literals = " ".join(f"--from-file={key}=FILE" for key in sorted(keys))
+        files = " ".join(f"--from-file={key}" for key in sorted(keys))
         yield error(
             "secret-missing" if found is None else "secret-key-missing",
             f"Secret {name}",
@@ -168,7 +168,7 @@ def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             why="pods that need it do not start (CreateContainerConfigError, FailedMount)",
             fix="the operator makes it; delete one that lacks a key"
             if name in generated
-            else f"kubectl create secret generic {name} -n {facts.namespace} {literals}",
+            else f"`kubectl create secret generic {name} -n {facts.namespace} {files}`, with values in files so called",
         )
 
 

@@ -1,0 +1,52 @@
+"""``kubectl kvserving``: the commands that need a cluster or a file, as a plugin of kubectl.
+
+kubectl finds the program ``kubectl-kvserving`` in PATH. ``validate``, ``render``, ``doctor`` and ``version`` are those
+of ``kvserving``; ``status`` and ``verify`` there are about services of one machine, and here about objects.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from . import Commands, run, show_version
+
+PROGRAM = "kubectl kvserving"
+
+_COMMANDS = {
+    "status": "Show objects, their conditions and pods.",
+    "verify": "Prove now that KV moves from prefill to decode.",
+    "doctor": "Explain what is injected, and look for known mistakes.",
+    "validate": "Check files and report every fault.",
+    "render": "Print the Kubernetes objects of a file.",
+    "version": "Print the version.",
+}
+_EPILOG = """\b
+Exit status:
+  0    yes: valid, verified, no error found
+  1    the answer is no
+  2    wrong usage
+  3    the cluster cannot be reached, or a right is missing; the message says which
+  130  interrupted
+"""
+
+
+@click.command(
+    cls=Commands,
+    helps=_COMMANDS,
+    modules={"status": "plugin_status", "verify": "plugin_verify"},
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
+)
+def plugin(debug: bool) -> None:
+    """Look at KVServing objects in a cluster, and at files before they are applied."""
+
+
+def main() -> None:
+    """Run the plugin and end the process with its exit status."""
+    sys.exit(run(sys.argv[1:], plugin, PROGRAM))
