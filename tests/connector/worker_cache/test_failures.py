@@ -22,7 +22,9 @@ by_request = pytest.mark.skipif(
 )
 
 
-def test_a_load_that_fails_on_one_rank_names_that_ranks_blocks_and_the_rest_is_computed(start: Start) -> None:
+def test_a_load_that_fails_on_one_rank_names_that_ranks_blocks_and_the_rest_is_computed(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
     tokens = prompt(20 * BLOCK)
     engine = start(slots=(40, 40, 40), lag=(1, 2, 3))
     prepare(engine, tokens, 20 * BLOCK)
@@ -30,6 +32,7 @@ def test_a_load_that_fails_on_one_rank_names_that_ranks_blocks_and_the_rest_is_c
     request = engine.add([*tokens, 1], answer=3)
     engine.step()
     assert engine.invalid_blocks == {engine.table(request)[12]}
+    assert f"rank 1 could not load 1 of 20 blocks of request {request}" in caplog.text
     engine.ranks[1].broken = set()
     engine.settle()
     assert engine.loaded[request] == 20 * BLOCK

@@ -274,6 +274,13 @@ class WorkerHalf:
 
         Raises RuntimeError where vLLM has no way to be told.
         """
+        logger.warning(
+            "KVServing worker cache: rank %d could not load %d of %d blocks of request %s",
+            self.rank,
+            len(indices),
+            len(load),
+            load.request_id,
+        )
         if len(self._geometry.group_ids) == 1:
             self._failed_blocks.update(load.block_ids[index] for index in indices)
         elif require().transfer_results:
