@@ -1,0 +1,19 @@
+"""The examples under ``examples``: where they are and how long they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+PEERS = EXAMPLES / "peers"
+
+
+def files() -> tuple[Path, ...]:
+    """Return the files with ``KVServing`` objects."""
+    return tuple(path for path in sorted(EXAMPLES.rglob("*.yaml")) if "gitops" not in path.parts)
+
+
+def lines(path: Path) -> int:
+    """Return the number of lines of YAML: without comments and empty lines."""
+    stripped = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    return sum(1 for line in stripped if line and not line.startswith("#"))
