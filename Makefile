@@ -11,6 +11,8 @@ BIN := $(VENV)/bin
 UV := $(BIN)/uv
 PIP := $(UV) pip install --quiet --require-hashes
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kvserving
+# Checkov's pins conflict with the operator's.
+SCAN := $(CACHE)/scan
 
 export KVSERVING_ENGINE_PYTHON ?= $(CURDIR)/$(ENGINE_VENV)/bin/python
 export KVSERVING_SOAK_MINUTES ?= 30
@@ -63,6 +65,12 @@ $(ENGINE_VENV)/.test: $(ENGINE_VENV)/.installed requirements/engine-test.txt
 # --- use --------------------------------------------------------------------
 
 .PHONY: demo
+$(SCAN)/.installed: $(VENV)/.bootstrapped requirements/scan.txt
+	@echo "installing checkov into $(SCAN)"
+	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(SCAN)
+	@$(PIP) --python $(SCAN)/bin/python -r requirements/scan.txt
+	@touch $@
+
 demo: $(VENV)/.installed $(ENGINE_VENV)/.installed ## one prefill, one decode and a router on this machine, proved to transfer (KEEP=1 leaves it up)
 	@$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
 
@@ -118,7 +126,7 @@ e2e-controlplane: $(VENV)/.dev ## the CRD on a real kube-apiserver (built from G
 	$(BIN)/pytest e2e/controlplane --ignore e2e/controlplane/test_install.py
 
 .PHONY: e2e-chart
-e2e-chart: $(VENV)/.dev ## the chart by a real helm, promtool and kube-apiserver (helm and promtool are built once with Go)
+e2e-chart: $(VENV)/.dev $(SCAN)/.installed ## the chart by a real helm, promtool, checkov and kube-apiserver (helm and promtool are built once with Go)
 	$(BIN)/pytest tests/chart e2e/controlplane/test_install.py
 
 .PHONY: e2e-operator

@@ -19,28 +19,12 @@ from e2e.controlplane.controlplane import ControlPlane, free_ports
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.pod_script import ContainerState, PodState, Script, Step, completes
 from tests.chart import bundle
-from tests.chart.charts import CHART, NAME, NAMESPACE, ROOT, Helm, Refused, kinds, one
+from tests.chart.charts import CHART, NAME, NAMESPACE, ROOT, Helm, Refused, kinds, one, value_files
 
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kvservings.kvserving.dev"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 MONITORS = ("PodMonitor", "ServiceMonitor", "PrometheusRule")
-EVERYTHING: dict[str, Any] = {
-    "namespaces": ["team-a", "team-b"],
-    "commonAnnotations": {"note": "a"},
-    "image": {"digest": f"sha256:{'0' * 64}"},
-    "imagePullSecrets": [{"name": "registry"}],
-    "priorityClassName": "system-cluster-critical",
-    "tolerations": [{"key": "a", "operator": "Exists"}],
-    "affinity": {"podAntiAffinity": {}},
-    "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
-    "networkPolicy": {
-        "apiserver": {"cidrs": ["10.0.0.1/32", "fd00::1/128"]},
-        "extraEgress": [{"ports": [{"port": 3128, "protocol": "TCP"}]}],
-    },
-    "monitoring": {"monitor": "PodMonitor", "rules": {"create": "enabled"}, "dashboards": {"create": True}},
-    "argocd": {"syncWaves": True},
-}
 _HTTP = urllib3.PoolManager(retries=False)
 
 
@@ -97,7 +81,7 @@ def installed(helm: Helm, plane: ControlPlane, command: str, values: Mapping[str
 
 def test_what_it_renders_is_taken_as_it_is_and_twice_without_a_change(helm: Helm, bare: ControlPlane) -> None:
     add(bare, *MONITORS)
-    made = [helm.template(), helm.template(EVERYTHING), helm.template({"monitoring": {"monitor": "ServiceMonitor"}})]
+    made = [helm.template(), *map(helm.template, value_files().values())]
     assert set(MONITORS) <= {kind for objects in made for kind in kinds(objects)}
     for objects in made:
         first = [obj for obj in objects if obj["kind"] == "CustomResourceDefinition"]
@@ -193,6 +177,11 @@ def test_the_bundle_is_current_and_the_base_is_the_bundle(helm: Helm, bare: Cont
     time.sleep(1.1)
     run("apply", "-f", str(file))
     assert states(bare, written) == before
+    overlaid = list(yaml.safe_load_all(run("kustomize", str(ROOT / "examples" / "gitops" / "kustomize"))))
+    strict(bare, overlaid, dry_run=True)
+    container = one(overlaid, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert container["image"] == "registry.example/kvserving/operator:0.1.0"
+    assert container["args"][-1] == "--connector-image=registry.example/kvserving/connector:0.1.0"
     overlay = tmp_path / "kustomization.yaml"
     overlay.write_text(
         yaml.safe_dump({"namespace": "other", "resources": [os.path.relpath(ROOT / "deploy", tmp_path)]})
@@ -287,7 +276,7 @@ def test_helm_test_makes_its_pod_with_rights_and_leaves_nothing(helm: Helm, bare
 
 def test_the_examples_for_gitops_are_what_their_tools_take(helm: Helm, bare: ControlPlane) -> None:
     add(bare, "Application", "GitRepository", "Kustomization")
-    files = sorted((ROOT / "examples" / "gitops").rglob("*.yaml"))
+    files = [file for tool in ("argocd", "flux") for file in sorted((ROOT / "examples" / "gitops" / tool).iterdir())]
     objects = [obj for file in files for obj in yaml.safe_load_all(file.read_text())]
     found = kinds(objects)
     assert {"Application", "ConfigMap", "GitRepository", "HelmRelease", "Kustomization"} == found

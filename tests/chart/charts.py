@@ -13,6 +13,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "kvserving-operator"
+VALUES = Path(__file__).parent / "values"
 NAME = "kvserving-operator"
 NAMESPACE = "kvserving-system"
 MONITORING = tuple(f"monitoring.coreos.com/v1/{kind}" for kind in ("PodMonitor", "ServiceMonitor", "PrometheusRule"))
@@ -60,6 +61,11 @@ class Helm:
         has = [argument for kind in kinds for argument in ("--api-versions", kind)]
         text = self.run("template", name, str(chart), "--namespace", namespace, *has, *more, values=values or {})
         return [document for document in yaml.safe_load_all(text) if document]
+
+
+def value_files() -> dict[str, dict[str, Any]]:
+    """Return the values of ``values/*.yaml`` by the file's name: releases that differ much from the defaults."""
+    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted(VALUES.glob("*.yaml"))}
 
 
 def one(objects: Iterable[Json], kind: str, name: str = NAME) -> Json:

@@ -1,5 +1,5 @@
 """The chart's fixtures: see ``fixtures``."""
 
-from tests.chart.fixtures import helm, promtool, pytest_collection_finish
+from tests.chart.fixtures import checkov, helm, promtool, pytest_collection_finish
 
-__all__ = ["helm", "promtool", "pytest_collection_finish"]
+__all__ = ["checkov", "helm", "promtool", "pytest_collection_finish"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,14 @@ def helm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def promtool(request: pytest.FixtureRequest) -> Path:
     """Path of promtool, or a skip where it cannot be had."""
     return _program(request, "promtool")
+
+
+@pytest.fixture(scope="session")
+def checkov() -> Path:
+    """Path of checkov: that of ``make e2e-chart``, or the one of PATH; a skip where there is none."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    ours = base / "kvserving" / "scan" / "bin" / "checkov"
+    found = str(ours) if ours.is_file() else shutil.which("checkov")
+    if found is None:
+        pytest.skip("no checkov: `make e2e-chart` installs it")
+    return Path(found)

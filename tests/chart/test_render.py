@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.chart.charts import CHART, MONITORING, NAME, NAMESPACE, Helm, Json, Refused, kinds, one
+from tests.chart.charts import CHART, MONITORING, NAME, NAMESPACE, Helm, Json, Refused, kinds, one, value_files
 
 import kvserving_operator
 from kvserving_operator.api.schema import custom_resource_definition
@@ -40,8 +40,9 @@ def own(objects: list[Json]) -> list[Json]:
     return [obj for obj in objects if "helm.sh/hook" not in obj["metadata"].get("annotations", {})]
 
 
-def test_helm_lint_finds_nothing(helm: Helm) -> None:
-    told = helm.run("lint", str(CHART), "--strict")
+@pytest.mark.parametrize("values", [{}, *value_files().values()], ids=["defaults", *value_files()])
+def test_helm_lint_finds_nothing(helm: Helm, values: dict[str, Any]) -> None:
+    told = helm.run("lint", str(CHART), "--strict", values=values)
     assert "1 chart(s) linted, 0 chart(s) failed" in told
     assert "[WARNING]" not in told
 
