@@ -1,0 +1,278 @@
+"""The plugin of kubectl as a process against a real apiserver: doctor, status and verify, also by way of its proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from e2e.controlplane.api import Json
+from e2e.controlplane.controlplane import ControlPlane
+from e2e.controlplane.fake_kubelet import FakeKubelet
+from e2e.operator.objects import eventually, path_of, serving
+from e2e.operator.running import operator_user
+from e2e.operator.waiting import settle
+from tests.verify.standin import Engine
+
+from kvserving_operator.control.permissions import rules
+
+_SECONDS = 120
+
+
+@dataclass
+class Answer:
+    status: int
+    out: str
+    err: str
+
+    @property
+    def findings(self) -> dict[str, Json]:
+        return {finding["check"]: finding for finding in json.loads(self.out)["findings"]}
+
+
+def plugin(kubeconfig: Path, *arguments: str) -> Answer:
+    """Run the program that kubectl finds in PATH."""
+    program = shutil.which("kubectl-kvserving", path=str(Path(sys.executable).parent))
+    assert program is not None, "make install puts it beside the interpreter"
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    done = subprocess.run([program, *arguments], env=env, capture_output=True, text=True, timeout=_SECONDS)
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass
+class Pair:
+    """One server that is prefill or decode, as the request asks: the apiserver passes on no pod's name."""
+
+    address: str
+    port: int
+    prefill: Engine
+    decode: Engine
+    version: str = "0.33.0"
+    counters: str = ""
+
+    def app(self) -> web.Application:
+        app = web.Application()
+        app.router.add_post("/v1/completions", self.complete)
+        app.router.add_get("/v1/models", self.decode.models)
+        app.router.add_get("/metrics", self.metrics)
+        app.router.add_get("/version", self.told)
+        return app
+
+    async def complete(self, request: web.Request) -> web.Response:
+        params = (await request.json()).get("kv_transfer_params") or {}
+        return await (self.prefill if params.get("do_remote_decode") else self.decode).complete(request)
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        return web.Response(text=f"{(await self.decode.metrics(request)).text}{self.counters}")
+
+    async def told(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": self.version})
+
+
+def outward() -> str:
+    """An address of this machine that is no loopback: the apiserver passes nothing on to those."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine has no address beside the loopback ones")
+        return str(probe.getsockname()[0])
+
+
+@pytest.fixture
+def engines() -> Iterator[Pair]:
+    """A stand-in of both roles, served at an address of this machine."""
+    loop, up = asyncio.new_event_loop(), threading.Event()
+    pair = Pair(outward(), 0, Engine("prefill", "prefill"), Engine("decode", "decode"))
+    runner = web.AppRunner(pair.app())
+
+    async def begin() -> None:
+        await runner.setup()
+        await web.TCPSite(runner, pair.address, 0).start()
+        pair.port = runner.addresses[0][1]
+        up.set()
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        loop.run_until_complete(begin())
+        loop.run_forever()
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert up.wait(30)
+    yield pair
+    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join(30)
+
+
+def object_of(namespace: str, port: int) -> Json:
+    return serving(namespace, engine={"version": "0.33.0", "args": [f"--port={port}"]}, router={"type": "none"},
+                   decode={"replicas": 1}, rollout={"maxSurge": 0, "maxUnavailable": 1})  # fmt: skip
+
+
+def pods(plane: ControlPlane, namespace: str) -> list[Json]:
+    found = plane.api.items(f"/api/v1/namespaces/{namespace}/pods", labelSelector="kvserving.dev/name")
+    return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+
+def move(plane: ControlPlane, namespace: str, address: str) -> None:
+    """Let the pods have the address at which the stand-in serves."""
+    for pod in pods(plane, namespace):
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}/status"
+        plane.api.merge(path, {"status": {"podIP": address, "podIPs": [{"ip": address}]}})
+
+
+def test_an_object_as_the_operator_made_it_has_no_error_and_each_change_is_found(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet, engines: Pair
+) -> None:
+    operator = start()
+    settle(plane, object_of(namespace, engines.port))
+    move(plane, namespace, engines.address)
+    kubeconfig = plane.kubeconfig()
+    answer = plugin(kubeconfig, "doctor", "qwen", "-n", namespace, "-o", "json")
+    said = json.loads(answer.out)
+    assert [f for f in said["findings"] if f["severity"] == "error"] == [], answer.out
+    assert answer.status == 0
+    # What the apiserver and its controllers add to workloads and pods is nobody's tampering.
+    unwanted = {"workload-changed", "pod-env-added", "sidecar", "not-looked-at", "crd-old", "command-old"}
+    assert not unwanted & set(answer.findings), answer.out
+    assert {setting["role"] for setting in said["settings"]} == {"prefill", "decode"}
+
+    assert operator.stop() == 0
+    deployment = next(
+        item
+        for item in plane.api.items(f"/apis/apps/v1/namespaces/{namespace}/deployments")
+        if "-decode-" in item["metadata"]["name"]
+    )
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    container["env"] = [e if e["name"] != "UCX_TLS" else {"name": "UCX_TLS", "value": "tcp"} for e in container["env"]]
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment['metadata']['name']}"
+    plane.api.merge(path, {"spec": {"template": {"spec": {"containers": [container]}}}})
+    plane.api.merge(f"/api/v1/namespaces/{namespace}/secrets/qwen-keys", {"data": {"signing": None}})
+    for policy in plane.api.items(f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"):
+        plane.api.delete(
+            f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{policy['metadata']['name']}"
+        )
+    eventually(
+        lambda: [p["status"].get("podIP") for p in pods(plane, namespace)],
+        lambda found: len(found) == 2 and all(found), what="the changed decode runs",
+    )  # fmt: skip
+    move(plane, namespace, engines.address)
+    engines.version = "0.30.0"
+    engines.counters = (
+        "# TYPE vllm:nixl_num_notifications_after_expiry counter\nvllm:nixl_num_notifications_after_expiry_total 3\n"
+    )
+    answer = plugin(kubeconfig, "doctor", "qwen", "-n", namespace, "-o", "json")
+    assert answer.status == 1
+    found = answer.findings
+    assert {
+        "workload-changed",
+        "secret-key-missing",
+        "network-policy-missing",
+        "engine-version",
+        "read-after-lease",
+    } <= (set(found))
+    assert "UCX_TLS differs" in found["workload-changed"]["what"]
+    assert found["secret-key-missing"]["where"] == "Secret qwen-keys"
+    assert "ERROR    Secret qwen-keys" in plugin(kubeconfig, "doctor", "qwen", "-n", namespace).out
+
+
+def test_verify_goes_by_way_of_the_proxy_and_status_shows_what_the_operator_reports(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet, engines: Pair
+) -> None:
+    start()
+    obj = settle(plane, object_of(namespace, engines.port))
+    move(plane, namespace, engines.address)
+    secret = plane.api.get(f"/api/v1/namespaces/{namespace}/secrets/qwen-keys")
+    for engine in (engines.prefill, engines.decode):
+        engine.key = base64.b64decode(secret["data"]["signing"]).strip()
+        engine.revision = obj["status"]["revision"]
+    kubeconfig = plane.kubeconfig()
+    answer = plugin(kubeconfig, "verify", "qwen", "-n", namespace)
+    assert (answer.status, answer.out.splitlines()[-1]) == (
+        0, "verified: KV moved from prefill to decode in 1 pair of engines",
+    ), answer  # fmt: skip
+    assert engines.prefill.key.decode() not in answer.out + answer.err
+    engines.decode.faults = frozenset({"recomputes"})
+    answer = plugin(kubeconfig, "verify", "qwen", "-n", namespace)
+    assert answer.status == 1
+    assert "not verified (RecomputingKV)" in answer.out
+    assert "the operator, which needs no proxy, says: Verified" in answer.err
+    shown = plugin(kubeconfig, "status", "qwen", "-n", namespace)
+    assert shown.status == 0
+    assert "TransferVerified" in shown.out
+    assert all(pod["metadata"]["name"] in shown.out for pod in pods(plane, namespace))
+
+
+def test_rights_are_those_of_the_caller_and_of_the_operators_account(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start()
+    settle(plane, serving(namespace))
+    reader = plane.service_account(
+        namespace,
+        "reader",
+        [{"apiGroups": ["kvserving.dev"], "resources": ["kvservings"], "verbs": ["get", "list"]}],
+    )
+    eventually(
+        lambda: plane.allowed(reader.name, "get", "kvservings", group="kvserving.dev", namespace=namespace),
+        bool, what="the reader's rights",
+    )  # fmt: skip
+    answer = plugin(plane.kubeconfig(reader), "doctor", "qwen", "-n", namespace, "--only", "findings", "-o", "json")
+    told = [finding["where"] for finding in json.loads(answer.out)["findings"] if finding["check"] == "not-looked-at"]
+    assert {"pods", "events", "secrets", "nodes", "deployments.apps"} <= set(told)
+
+    user = operator_user(plane, namespace)
+    account = user.name.rpartition(":")[2]
+    marks = {"app.kubernetes.io/name": "kvserving-operator"}
+    container = {"name": "operator", "image": "operator", "args": [f"--namespace={namespace}"]}
+    template = {"metadata": {"labels": marks}, "spec": {"serviceAccountName": account, "containers": [container]}}
+    plane.api.create(
+        {"apiVersion": "apps/v1", "kind": "Deployment",
+         "metadata": {"name": "operator", "namespace": namespace, "labels": marks},
+         "spec": {"replicas": 0, "selector": {"matchLabels": marks}, "template": template}}
+    )  # fmt: skip
+    admin = plane.kubeconfig()
+    answer = plugin(admin, "doctor", "-n", namespace, "-o", "json")
+    assert "operator-permissions" not in answer.findings, answer.out
+    assert "operator-down" in answer.findings
+    assert answer.status == 1
+    plane.grant(user.name, [rule for rule in rules("served") if "networkpolicies" not in rule["resources"]])
+    eventually(
+        lambda: plane.allowed(user.name, "patch", "networkpolicies", group="networking.k8s.io"),
+        lambda allowed: not allowed, what="the verb is taken",
+    )  # fmt: skip
+    told_of = plugin(admin, "doctor", "-n", namespace, "-o", "json").findings["operator-permissions"]
+    assert told_of["where"] == user.name
+    assert f"patch networkpolicies.networking.k8s.io in {namespace}" in told_of["what"]
+    assert "deployments" not in told_of["what"]
+
+
+def test_a_server_that_does_not_answer_and_a_name_that_is_not_there_are_told(
+    plane: ControlPlane, namespace: str, tmp_path: Path
+) -> None:
+    kubeconfig = plane.kubeconfig()
+    answer = plugin(kubeconfig, "doctor", "nobody", "-n", namespace)
+    assert (answer.status, answer.err) == (
+        1, f"error: no KVServing nobody in namespace {namespace}; there are: none\n",
+    )  # fmt: skip
+    away = tmp_path / "away"
+    away.write_text(kubeconfig.read_text().replace(plane.server, "https://127.0.0.1:1"))
+    answer = plugin(away, "status")
+    assert answer.status == 3
+    assert "https://127.0.0.1:1 does not answer" in answer.err
+    assert "Traceback" not in answer.err
+    assert plane.api.find(path_of(namespace, "nobody")) is None
