@@ -5,10 +5,12 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import kopf
 import pytest
 
 from kvserving_operator.control import source
-from kvserving_operator.control.source import SourceEnded, Watches
+from kvserving_operator.control.observe import Store
+from kvserving_operator.control.source import Source, SourceEnded, Watches
 
 
 class Answer(Exception):
@@ -78,3 +80,24 @@ def test_watches_that_end_again_and_again_are_given_up() -> None:
 def test_ends_that_lie_far_apart_are_not_counted_together() -> None:
     clock = itertools.count(0.0, 100.0)
     assert watch(*[410] * 8, None, now=lambda: next(clock)) == (9, 8)
+
+
+def test_a_user_without_a_name_can_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a pod, whose image knows no user of that number."""
+    spawn = kopf.spawn_tasks
+
+    def nameless() -> str:
+        raise OSError("No username set in the environment")
+
+    async def spawned_and_ended(**arguments: Any) -> Any:
+        tasks = await spawn(**arguments)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return tasks
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    monkeypatch.setattr(kopf, "spawn_tasks", spawned_and_ended)
+    with pytest.raises(SourceEnded) as ended:
+        asyncio.run(Source((), Store(lambda *_: None), lambda: None, ()).run())
+    assert ended.value.__cause__ is None

@@ -22,6 +22,8 @@ from .permissions import Resource
 
 log = logging.getLogger(__name__)
 
+_IDENTITY: Any = "kvserving-operator"
+"""For peers, of which there are none; kopf would ask for the name of the user, and a pod's may have none."""
 _END_SECONDS = 5.0
 _PAUSE_SECONDS = 1.0
 _MOST_RESTARTS = 5
@@ -103,6 +105,7 @@ class Source:
             standalone=True,
             clusterwide=not self._namespaces,
             namespaces=self._namespaces,
+            identity=_IDENTITY,
             stop_flag=stop,
         )
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
