@@ -51,6 +51,13 @@ def test_an_object_without_a_flaw_has_no_finding() -> None:
         ("engine.env", [{"name": "UCX_TLS", "value": "tcp"}], "ucx-without-cuda", "spec.engine.env[UCX_TLS]", "error"),
         ("engine.version", "0.31.0", "notice-EngineUntested", "spec.engine.version", "info"),
         ("router.type", "vllm-router", "notice-RouterOpen", "spec.router.type", "warning"),
+        (
+            "prefill.template",
+            {"spec": {"hostNetwork": True}},
+            "notice-PolicyWithoutEffect",
+            "spec.networkPolicy.enabled",
+            "warning",
+        ),
         ("prefill.nodes", 2, "spec-invalid", "spec.prefill.nodes", "error"),
     ],
 )

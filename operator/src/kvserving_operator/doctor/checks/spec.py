@@ -28,6 +28,7 @@ _NOTICES: dict[Reason, tuple[Severity, str]] = {
     Reason.MODEL_NOT_MOUNTED: (Severity.WARNING, "engines end at start when the path is not in their pod"),
     Reason.MODEL_FACTS_UNKNOWN: (Severity.INFO, "a combination that vLLM refuses shows at the first transfer only"),
     Reason.ROUTER_OPEN: (Severity.WARNING, "whoever reaches the router uses and reconfigures it"),
+    Reason.POLICY_WITHOUT_EFFECT: (Severity.WARNING, "side channels and transfers have no authentication"),
     Reason.STORE_NOT_BOUNDED: (Severity.WARNING, "the bucket grows without end"),
     Reason.EXPERIMENTAL: (Severity.WARNING, "it may fail in ways that no test of ours has seen"),
 }
