@@ -22,6 +22,7 @@ from tests.doctor.world import (
 from tests.plan.support import edited
 
 from kvserving_operator.api.schema import object_schema
+from kvserving_operator.doctor import checks
 from kvserving_operator.doctor.facts import Keys, ObjectFacts, Unread
 from kvserving_operator.doctor.findings import Severity
 
@@ -87,6 +88,12 @@ def event(reason: str) -> dict[str, Any]:
     return {"type": "Warning", "reason": reason, "message": "no such volume", "count": 7, "involvedObject": about}
 
 
+def tainted(name: str) -> dict[str, Any]:
+    return {**node(name), "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}}
+
+
+# Router and store have a node of their own.
+TAINTED = (tainted("a"), tainted("b"), node("c", **{"nvidia.com/gpu": None, "rdma/hca": None}))
 SETUP = "vllm:cache_config_info{{{}}} 1"
 OOM = {"lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}, "restartCount": 2}
 ENDED = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 4}
@@ -198,6 +205,10 @@ CASES: dict[str, tuple[Callable[[], ObjectFacts], Severity, str, str]] = {
     "no-node-fits": (
         lambda: spoiled(FACTS, nodes=(node("a", **{"rdma/hca": None}),)),
         ERROR, "Deployment qwen-decode", "rdma/hca 1 (most on a node: 0)",
+    ),
+    "tainted": (
+        lambda: spoiled(FACTS, nodes=TAINTED),
+        WARNING, "Deployment qwen-decode", "nvidia.com/gpu",
     ),
     "too-few-devices": (
         lambda: spoiled(FACTS, nodes=(node("a", **{"nvidia.com/gpu": "1"}),)), ERROR, "nvidia.com/gpu", "ask for 2",
@@ -316,6 +327,27 @@ def test_no_value_of_an_argument_or_variable_is_told() -> None:
 
 def test_a_rollout_that_replaces_engines_needs_no_spare_device() -> None:
     assert "no-room-for-a-rollout" not in found(spoiled(TWO_DECODES, nodes=(node("a", **{"nvidia.com/gpu": "2"}),)))
+
+
+@pytest.mark.parametrize(
+    "toleration",
+    [
+        {"key": "nvidia.com/gpu", "operator": "Exists"},
+        {"operator": "Exists", "effect": "NoSchedule"},
+        {"key": "nvidia.com/gpu"},
+    ],
+)
+def test_a_toleration_of_the_template_lets_pods_onto_tainted_nodes(toleration: dict[str, str]) -> None:
+    template = {"spec": {"tolerations": [toleration]}}
+    spec = edited(edited(SPEC, "prefill.template", template), "decode.template", template)
+    assert "tainted" not in found(spoiled(healthy(spec), nodes=TAINTED))
+
+
+def test_a_role_whose_pods_have_nodes_is_left_to_the_scheduler() -> None:
+    facts = with_pod(FACTS, "decode", lambda p: p["spec"].update(nodeName="a"))
+    places = [f.where for f in checks.of_object(spoiled(facts, nodes=TAINTED)) if f.check == "tainted"]
+    assert [place for place in places if "-decode-" in place] == []
+    assert [place for place in places if "-prefill-" in place] != []
 
 
 def test_what_may_not_be_read_is_not_judged() -> None:

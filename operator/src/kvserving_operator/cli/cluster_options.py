@@ -14,9 +14,9 @@ import click
 class Target:
     """Where to look; ``None`` is what the kubeconfig says."""
 
-    kubeconfig: str | None
-    context: str | None
-    namespace: str | None
+    kubeconfig: str | None = None
+    context: str | None = None
+    namespace: str | None = None
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..doctor.explain import Injected
     from ..doctor.facts import ObjectFacts
     from ..doctor.findings import Finding
+    from ..local.state import State
 
 
 @click.command("doctor")
@@ -44,14 +45,15 @@ def command(
     """Explain each setting that is injected for an object, and look for known mistakes.
 
     FILE (- is standard input) is an object that is not applied yet, NAME one in the cluster, with
-    its pods, Secrets (names of keys alone), events and the engines' counters. Without either:
-    this machine, or the cluster. Exit status 1 when there is an error among the findings. No
-    value of a Secret and no prompt is shown.
+    its pods, Secrets (names of keys alone), events and the engines' counters; of `kvserving` also
+    a service that runs on this machine. Without either: this machine, or the cluster. Exit status
+    1 when there is an error among the findings. No value of a Secret and no prompt is shown.
     """
     import asyncio
 
+    own = ctx.find_root().info_name == "kvserving"
     if subject is None:
-        on_cluster = whole if whole is not None else ctx.find_root().info_name != "kvserving"
+        on_cluster = whole if whole is not None else not own
         if on_cluster:
             return asyncio.run(_cluster(target, output))
         return asyncio.run(_machine(engine_python, router_python, output))
@@ -59,6 +61,8 @@ def command(
         raise click.UsageError("--cluster and --machine are for calls without an object", ctx)
     if _is_file(subject):
         return _file(subject, site == "local", only, output)
+    if own and target == Target() and (here := _service(subject)) is not None:
+        return asyncio.run(_local(here, output))
     return asyncio.run(_live(subject, target, only, output))
 
 
@@ -74,6 +78,23 @@ def _file(subject: str, local: bool, only: str | None, output: str) -> int:
     reading = files.inspect(subject)
     known = model_config.facts(reading.serving.spec.model) if local and reading.serving is not None else None
     return _object(gather_object.of_reading(reading, local=local, observed=known), only, output)
+
+
+def _service(name: str) -> State | None:
+    """The service of that name on this machine, if there is one."""
+    from ..local import client
+    from ..local.state import services
+
+    found = next((directory for directory in services() if directory.name == name), None)
+    return None if found is None else client.current(found)
+
+
+async def _local(state: State, output: str) -> int:
+    from ..doctor import checks, gather_service, report
+
+    facts = await gather_service.of_service(state)
+    lines = [*report.service_lines(facts), ""]
+    return _say(report.service_subject(facts), lines, checks.of_service(facts), output=output)
 
 
 async def _live(name: str, target: Target, only: str | None, output: str) -> int:

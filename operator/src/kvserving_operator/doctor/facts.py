@@ -126,6 +126,35 @@ class ObjectFacts:
 
 
 @dataclass(frozen=True)
+class Process:
+    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended."""
+
+    name: str
+    role: str
+    phase: str
+    ready: bool
+    restarts: int
+    last_exit: str
+
+
+@dataclass(frozen=True)
+class ServiceFacts:
+    """One service that runs on this machine. ``version`` is that of the installed vLLM; ``verified`` is ``None`` before
+    the first verification, ``proof`` its last sentence. ``engines`` are the answers by pod."""
+
+    name: str
+    phase: str
+    message: str
+    revision: str
+    version: str | None
+    pods: tuple[Process, ...]
+    verified: bool | None
+    proof: str
+    engines: Mapping[str, Engine] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
+
+
+@dataclass(frozen=True)
 class Permission:
     """One right that was asked for: ``who`` may do ``what``, and what cannot work without it."""
 

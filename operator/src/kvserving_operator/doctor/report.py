@@ -12,7 +12,7 @@ from .checks.placement import amounts, usable
 from .explain import Injected
 from .explanations import Explanation
 from .explanations_service import EXPLANATIONS
-from .facts import ClusterFacts, Environment, MachineFacts, ObjectFacts
+from .facts import ClusterFacts, Environment, MachineFacts, ObjectFacts, ServiceFacts
 from .findings import Finding, Severity, shown
 
 _KINDS = {"flag": "flags", "env": "variables", "connector": "connectors"}
@@ -144,6 +144,21 @@ def cluster_subject(facts: ClusterFacts) -> dict[str, Any]:
             "kinds": sorted(f"{version}/{kind}" for version, kind in facts.kinds),
         }
     }
+
+
+def service_lines(facts: ServiceFacts) -> Iterator[str]:
+    """What the service is."""
+    version = facts.version or "unknown"
+    yield f"{facts.name}  on this machine, {facts.phase}  revision {facts.revision[:8]}  vLLM {version}"
+    yield f"  {len(facts.pods)} processes, counters of {len(facts.engines)} engines"
+    if facts.proof:
+        yield f"  {shown(facts.proof)}"
+
+
+def service_subject(facts: ServiceFacts) -> dict[str, Any]:
+    """The same as JSON data."""
+    engine = {"version": facts.version}
+    return {"service": {"name": facts.name, "phase": facts.phase, "revision": facts.revision, "engine": engine}}
 
 
 def machine_lines(facts: MachineFacts) -> Iterator[str]:

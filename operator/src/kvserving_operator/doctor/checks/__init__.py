@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..facts import ClusterFacts, MachineFacts, ObjectFacts
+from ..facts import ClusterFacts, Live, MachineFacts, ObjectFacts, ServiceFacts
 from ..findings import Finding, ordered
 
 
@@ -15,6 +15,18 @@ def of_object(facts: ObjectFacts) -> tuple[Finding, ...]:
         for check in (live.findings, pods.findings, tampering.findings, placement.findings, counters.findings):
             found += check(facts, facts.live)
     return ordered(found)
+
+
+def of_service(facts: ServiceFacts) -> tuple[Finding, ...]:
+    """Everything that is wrong with a service on this machine."""
+    from ...plan import labels
+    from . import counters, service
+
+    pods = tuple({"metadata": {"name": pod.name, "labels": {labels.ROLE: pod.role}}} for pod in facts.pods)
+    status = {"engine": {"version": facts.version}} if facts.version else {}
+    live = Live(body={"status": status}, pods=pods, engines=facts.engines)
+    counted = counters.findings(ObjectFacts(facts.name, "", None, None), live)
+    return ordered((*service.findings(facts), *counted))
 
 
 def of_cluster(facts: ClusterFacts) -> tuple[Finding, ...]:

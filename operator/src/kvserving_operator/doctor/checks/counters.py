@@ -19,15 +19,17 @@ _HARMLESS = frozenset({"absent", "remembered", "present", "busy", "timeout", "pa
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     """Findings about the engines that answered."""
     roles = {str(pod["metadata"]["name"]): role_of(pod) for pod in live.pods}
+    # The spec of a service on this machine is not kept; its roles are.
+    prefill = "prefill" in roles.values() if facts.serving is None else facts.serving.spec.prefill is not None
     for pod, engine in live.engines.items():
         role = roles.get(pod, "")
         yield from _version(live, pod, engine)
         yield from _engine(f"pod {pod}", engine.series)
-        if facts.serving is not None and facts.serving.spec.prefill is not None:
+        if prefill:
             yield from _transfers(f"pod {pod}", role, engine.series)
         yield from _tiers(f"pod {pod}", engine.series)
     decodes = {pod: engine.series for pod, engine in live.engines.items() if roles.get(pod) == "decode"}
-    if facts.serving is not None and facts.serving.spec.prefill is not None:
+    if prefill:
         yield from _recompute(decodes)
     yield from _alike({pod: engine.series for pod, engine in live.engines.items()})
 
@@ -142,7 +144,7 @@ def _recompute(decodes: Mapping[str, Series]) -> Iterator[Finding]:
                 f"pod {pod}",
                 f"{share:.0%} of the {counted.external_queries:.0f} prompt tokens that it lacked came from prefill",
                 why="prompts are computed twice; answers are right and late",
-                fix="`kubectl kvserving verify` names the leg: engine, hand-off or router",
+                fix="`verify` names the leg: engine, hand-off or router",
             )
 
 

@@ -14,6 +14,7 @@ from ..facts import Body, Live, ObjectFacts
 from ..findings import Finding, error, warning
 
 Amounts = dict[str, Decimal]
+_REPELLING = ("NoSchedule", "NoExecute")
 
 
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
@@ -24,11 +25,17 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     devices: dict[str, Decimal] = {}
     surge: dict[str, Decimal] = {}
     bounds = facts.serving.spec.rollout
+    placed = {role_of(pod) for pod in live.pods if (pod.get("spec") or {}).get("nodeName")}
     for manifest in workloads(facts.plan.objects):
         pod = manifest["spec"]["template"]["spec"]
         asked = _asked(pod)
-        if not any(_fits(node, pod, asked) for node in nodes):
+        fitting = [node for node in nodes if _fits(node, pod, asked)]
+        if role_of(manifest) in placed:
+            pass  # The scheduler has found nodes: it knows more than this.
+        elif not fitting:
             yield _nowhere(manifest, pod, asked, nodes)
+        elif taints := _in_the_way(fitting, pod):
+            yield _tainted(manifest, taints)
         if role_of(manifest) not in ("prefill", "decode"):
             continue
         replicas = int(manifest["spec"].get("replicas") or 0)
@@ -81,6 +88,39 @@ def _nowhere(manifest: Body, pod: Body, asked: Amounts, nodes: Sequence[Body]) -
         fix="lower resources, parallelism or tiers, or add such a node; a missing device resource means that its "
         "device plugin does not run",
     )
+
+
+def _tainted(manifest: Body, taints: Sequence[str]) -> Finding:
+    role = role_of(manifest)
+    return warning(
+        "tainted",
+        f"{manifest['kind']} {manifest['metadata']['name']}",
+        f"every node that it fits on has a taint that its pods do not tolerate: {', '.join(taints)}",
+        why="its pods stay Pending, unless the cluster adds tolerations for devices itself",
+        fix=f"add them to spec.{role}.template.spec.tolerations"
+        if role in ("prefill", "decode")
+        else f"leave a node without the taint for the {role}",
+    )
+
+
+def _in_the_way(nodes: Sequence[Body], pod: Body) -> list[str]:
+    """Keys of the taints that keep a pod from every one of ``nodes``; empty where one takes it."""
+    found: set[str] = set()
+    for node in nodes:
+        taints = [t for t in (node.get("spec") or {}).get("taints") or () if t.get("effect") in _REPELLING]
+        keys = {str(t.get("key")) for t in taints if not any(_tolerates(o, t) for o in pod.get("tolerations") or ())}
+        if not keys:
+            return []
+        found |= keys
+    return sorted(found)
+
+
+def _tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return toleration.get("key") in (None, "", taint.get("key"))
+    return toleration.get("key") == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def usable(node: Body) -> bool:

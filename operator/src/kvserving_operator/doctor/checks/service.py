@@ -1,0 +1,50 @@
+"""What a service that ``kvserving up`` runs on this machine says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..facts import ServiceFacts
+from ..findings import Finding, error, info, warning
+
+_STARTING = frozenset({"Starting", "Verifying", "Pending", "Restarting"})
+
+
+def findings(facts: ServiceFacts) -> Iterator[Finding]:
+    """Findings about one service, its engines' counters apart."""
+    for unread in facts.unread:
+        yield info("not-looked-at", unread.what, unread.reason, why="what is wrong there is not told", fix=unread.fix)
+    if facts.message:
+        yield warning(
+            "service-message",
+            facts.name,
+            facts.message,
+            why="the supervisor wants it to be known",
+            fix=f"`kvserving logs {facts.name} supervisor` has more",
+        )
+    for pod in facts.pods:
+        ended = f"; it ended with {pod.last_exit}" if pod.last_exit else ""
+        if not pod.ready and facts.phase not in _STARTING:
+            yield error(
+                "process-not-ready",
+                pod.name,
+                f"it is {pod.phase}{ended}",
+                why="requests need every role",
+                fix=f"`kvserving logs {facts.name} {pod.name}` says why",
+            )
+        elif pod.restarts:
+            yield warning(
+                "restarted",
+                pod.name,
+                f"it was started again {pod.restarts} times{ended}",
+                why="its requests failed, and its L1 is empty",
+                fix=f"`kvserving logs {facts.name} {pod.name}` says why",
+            )
+    if facts.verified is False:
+        yield error(
+            "not-verified",
+            facts.name,
+            facts.proof,
+            why="prompts are computed twice, or requests fail",
+            fix=f"`kvserving verify {facts.name}` proves it again and names the leg",
+        )

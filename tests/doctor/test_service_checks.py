@@ -1,0 +1,133 @@
+"""A service that runs on this machine: its processes, its proof, and what its engines counted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from kvserving_operator import cli
+from kvserving_operator.doctor import checks
+from kvserving_operator.doctor.facts import Engine, Process, Series, ServiceFacts
+from kvserving_operator.doctor.findings import Severity
+from kvserving_operator.local import procfs
+from kvserving_operator.local.state import PodState, ServiceDir, State
+
+METRICS = """
+# TYPE kvserving:receipts counter
+kvserving:receipts_total 4
+# TYPE vllm:external_prefix_cache_queries counter
+vllm:external_prefix_cache_queries_total 10000
+# TYPE vllm:external_prefix_cache_hits counter
+vllm:external_prefix_cache_hits_total 10
+"""
+GOOD = METRICS.replace("hits_total 10\n", "hits_total 9900\n")
+FACTS = ServiceFacts(
+    name="svc",
+    phase="Ready",
+    message="",
+    revision="0123abcd",
+    version="0.32.0",
+    pods=(
+        Process("svc-prefill-0", "prefill", "Ready", True, 0, ""),
+        Process("svc-decode-0", "decode", "Ready", True, 0, ""),
+    ),
+    verified=True,
+    proof="verified",
+    engines={"svc-decode-0": Engine("0.32.0+cpu", Series.parse(GOOD))},
+)
+
+
+def told(facts: ServiceFacts) -> dict[str, str]:
+    return {finding.check: f"{finding.where}: {finding.what} {finding.fix}" for finding in checks.of_service(facts)}
+
+
+def test_a_service_without_a_flaw_has_no_finding() -> None:
+    assert told(FACTS) == {}
+
+
+def test_what_is_wrong_with_a_service_is_told_with_the_command_that_helps() -> None:
+    down = Process("svc-prefill-0", "prefill", "Failed", False, 0, "exit status 1")
+    again = Process("svc-decode-0", "decode", "Ready", True, 3, "signal 9")
+    bad = replace(
+        FACTS, phase="Degraded", message="the disk is full", pods=(down, again), verified=False, proof="no KV"
+    )
+    found = told(bad)
+    assert "svc-prefill-0: it is Failed; it ended with exit status 1" in found["process-not-ready"]
+    assert "`kvserving logs svc svc-prefill-0`" in found["process-not-ready"]
+    assert "3 times; it ended with signal 9" in found["restarted"]
+    assert "the disk is full" in found["service-message"]
+    assert "svc: no KV" in found["not-verified"]
+
+
+def test_a_service_that_starts_or_was_not_verified_yet_is_let_be() -> None:
+    starting = Process("svc-decode-0", "decode", "Starting", False, 0, "")
+    assert told(replace(FACTS, phase="Starting", pods=(starting,), verified=None, engines={})) == {}
+
+
+def test_counters_are_judged_as_in_a_cluster_and_by_the_roles_that_run() -> None:
+    engine = Engine("0.30.0", Series.parse(METRICS))
+    found = checks.of_service(replace(FACTS, engines={"svc-decode-0": engine}))
+    assert {f.check for f in found if f.severity is Severity.ERROR} == {"decode-recomputes", "engine-version"}
+    alone = replace(FACTS, pods=FACTS.pods[1:], engines={"svc-decode-0": replace(engine, version="0.32.0")})
+    assert told(alone) == {}
+
+
+class _Answers(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        found = {"/metrics": METRICS, "/version": '{"version": "0.32.0"}'}.get(self.path)
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write((found or "").encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join(30)
+
+
+def test_the_command_takes_the_name_of_a_service_that_runs_here(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    pods = (
+        PodState("svc-prefill-0", "prefill", "127.0.0.1", 1, ready=True, phase="Ready"),
+        PodState("svc-decode-0", "decode", "127.0.0.1", port, ready=True, phase="Ready"),
+    )
+    me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+    verification = {"ok": True, "at": 0.0, "lines": ["ok", "verified: KV moved"]}
+    state = State(
+        "svc", "0123abcd", "Ready", {"url": "http://127.0.0.1:1"}, sys.executable, "tiny", pods, me, verification,
+        updated=4e9,
+    )  # fmt: skip
+    directory = ServiceDir("svc")
+    directory.create()
+    directory.write(state)
+    assert cli.run(["doctor", "svc", "-o", "json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["service"]["name"] == "svc"
+    found = {finding["check"]: finding for finding in said["findings"]}
+    assert set(found) == {"decode-recomputes", "not-looked-at"}
+    assert found["not-looked-at"]["where"] == "svc-prefill-0"
+    assert cli.run(["doctor", "svc"]) == 1
+    assert "verified: KV moved" in capsys.readouterr().out
+    # A name with a namespace is that of an object, whatever runs here.
+    assert cli.run(["doctor", "svc", "-n", "prod"]) == 3
+    assert "there is no cluster to ask" in capsys.readouterr().err
