@@ -114,6 +114,17 @@ def test_what_may_not_be_read_is_told_and_is_no_error(server: Apiserver, capsys:
     assert all("grant" in f["fix"] for f in missed)
 
 
+def test_children_and_pods_that_may_not_be_read_do_not_count_as_missing(
+    server: Apiserver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.forbidden |= {"pods", *(resource.plural for resource in CHILDREN)}
+    assert kubectl("doctor", "qwen", "-o", "json") == 0
+    text = capsys.readouterr().out
+    assert set(findings(text)) == {"not-looked-at"}
+    missed = {f["where"] for f in json.loads(text)["findings"]}
+    assert {"pods", "services", "networkpolicies.networking.k8s.io"} <= missed
+
+
 def test_a_name_that_is_not_there_lists_those_that_are(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
     assert kubectl("doctor", "nobody") == 1
     assert "no KVServing nobody in namespace prod; there are: qwen" in capsys.readouterr().err

@@ -44,7 +44,8 @@ class Connection:
         token = await self.settings.get_api_key_with_prefix("BearerToken", alias="authorization")
         connector = aiohttp.TCPConnector(ssl=self.tls)
         headers = {"Authorization": token} if token else {}
-        async with aiohttp.ClientSession(connector=connector, headers=headers, trust_env=False) as session:
+        proxy = self.settings.proxy or None
+        async with aiohttp.ClientSession(connector=connector, headers=headers, proxy=proxy) as session:
             yield session
 
 

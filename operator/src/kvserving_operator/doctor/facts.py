@@ -83,7 +83,7 @@ class Live:
     ``children`` are what carries the object's label, pods apart. ``secrets`` has an entry for each Secret that was
     asked for: ``None`` where it does not exist. ``engines`` are the answers by pod, ``claims`` the claims that the
     pods mount. ``nodes``, ``secrets`` and ``schema`` (the published schema of the kind) are ``None`` where they may
-    not be read; ``unread`` says so.
+    not be read, ``hidden`` are the kinds of children and pods for which that holds; ``unread`` says why.
     """
 
     body: Body
@@ -95,6 +95,7 @@ class Live:
     claims: Mapping[str, Body | None] = field(default_factory=dict)
     engines: Mapping[str, Engine] = field(default_factory=dict)
     schema: Body | None = None
+    hidden: frozenset[str] = frozenset()
     unread: tuple[Unread, ...] = ()
 
     @property

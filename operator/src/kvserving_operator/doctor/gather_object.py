@@ -91,6 +91,7 @@ async def of_cluster(connection: Connection, namespace: str, name: str) -> Objec
         claims=claims,
         engines=engines,
         schema=schema,
+        hidden=frozenset(gatherer.hidden),
         unread=unique(gatherer.unread),
     )
     spec = stored.spec
@@ -116,6 +117,7 @@ class _Gatherer:
         self._namespace = namespace
         self._name = name
         self.unread: list[Unread] = []
+        self.hidden: set[str] = set()
 
     async def listed(
         self, resource: Resource, namespace: str | None, *, labelled: bool = False
@@ -128,9 +130,8 @@ class _Gatherer:
                 found += [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in page.items]
         except ApiFailure as failure:
             if not (failure.kind_missing and resource.optional):
-                self._missed(
-                    resource.full_name, failure, f"grant {', '.join(resource.verbs[:1])} on {resource.full_name}"
-                )
+                self.hidden.add(resource.kind)
+                self._missed(resource.full_name, failure, f"grant list on {resource.full_name}")
             return None
         return tuple(found)
 

@@ -117,11 +117,11 @@ def _conditions(live: Live) -> Iterator[Finding]:
 
 def _children(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     assert facts.plan is not None
-    optional = {resource.kind for resource in CHILDREN if resource.optional}
+    left_out = {resource.kind for resource in CHILDREN if resource.optional} | live.hidden
     there = {name_of(child) for child in live.children}
     uid = (live.body.get("metadata") or {}).get("uid")
     for manifest in facts.plan.objects:
-        if manifest["kind"] in optional or not live.status:
+        if manifest["kind"] in left_out or not live.status:
             continue
         name = name_of(manifest)
         if name not in there:

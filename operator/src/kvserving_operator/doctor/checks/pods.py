@@ -41,6 +41,8 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
 
 
 def _absent(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    if "Pod" in live.hidden:
+        return
     planned = workloads(facts.plan.objects) if facts.plan is not None else []
     for manifest in planned:
         role = role_of(manifest)
