@@ -326,3 +326,16 @@ def test_where_one_role_alone_is_on_the_host_no_kv_moves_and_it_is_told() -> Non
     (decode,) = (end for end in pods(made) if "decode" in end.name)
     assert not cluster.leaves(decode, prefill, 5600)
     assert not cluster.enters(prefill, decode, 5600)
+
+
+def test_a_policy_beside_ours_opens_what_it_says_as_the_page_has_it() -> None:
+    page = (EXAMPLES.parent / "docs" / "network.md").read_text()
+    added = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    world = World(pair(model={"uri": "pvc://weights/a"}))
+    collector = Pod("collector", "tracing", {})
+    for engine in (end for end in world.ends if kind(end) == "engine" and same_service(end, QWEN)):
+        before, after = Cluster(tuple(world.policies)), Cluster((*world.policies, added))
+        assert not before.leaves(engine, collector, 4317)
+        assert after.leaves(engine, collector, 4317)
+        assert not after.leaves(engine, collector, 443)
+    assert list(world.differences([*world.policies, added])) == []
