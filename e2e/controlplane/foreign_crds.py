@@ -26,6 +26,7 @@ class Source:
 MONITORING = Source("github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd")
 ARGO_CD = Source("github.com/argoproj/argo-cd/v3@v3.4.0", "manifests/crds")
 FLUX_SOURCE = Source("github.com/fluxcd/source-controller@v1.8.0", "config/crd/bases")
+FLUX_HELM = Source("github.com/fluxcd/helm-controller@v1.4.0", "config/crd/bases")
 FLUX_KUSTOMIZE = Source("github.com/fluxcd/kustomize-controller@v1.7.3", "config/crd/bases")
 
 # Beside a control plane of Kubernetes' own kinds: files by the kind that they define.
@@ -35,6 +36,7 @@ KINDS: Mapping[str, tuple[Source, str]] = {
     "ServiceMonitor": (MONITORING, "monitoring.coreos.com_servicemonitors.yaml"),
     "Application": (ARGO_CD, "application-crd.yaml"),
     "GitRepository": (FLUX_SOURCE, "source.toolkit.fluxcd.io_gitrepositories.yaml"),
+    "HelmRelease": (FLUX_HELM, "helm.toolkit.fluxcd.io_helmreleases.yaml"),
     "Kustomization": (FLUX_KUSTOMIZE, "kustomize.toolkit.fluxcd.io_kustomizations.yaml"),
 }
 

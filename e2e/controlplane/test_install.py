@@ -275,15 +275,17 @@ def test_helm_test_makes_its_pod_with_rights_and_leaves_nothing(helm: Helm, bare
 
 
 def test_the_examples_for_gitops_are_what_their_tools_take(helm: Helm, bare: ControlPlane) -> None:
-    add(bare, "Application", "GitRepository", "Kustomization")
+    add(bare, "Application", "GitRepository", "HelmRelease", "Kustomization")
     files = [file for tool in ("argocd", "flux") for file in sorted((ROOT / "examples" / "gitops" / tool).iterdir())]
     objects = [obj for file in files for obj in yaml.safe_load_all(file.read_text())]
     found = kinds(objects)
     assert {"Application", "ConfigMap", "GitRepository", "HelmRelease", "Kustomization"} == found
     for name in ("argocd", "flux-system"):
         bare.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    # No module brings the CRD of HelmRelease; its values are tried below.
-    strict(bare, [obj for obj in objects if obj["kind"] != "HelmRelease"], dry_run=True)
+    strict(bare, objects, dry_run=True)
+    wrong = next(obj for obj in objects if obj["kind"] == "HelmRelease")
+    with pytest.raises(ApiError, match="typo"):
+        strict(bare, [{**wrong, "spec": {**wrong["spec"], "typo": 1}}], dry_run=True)
     given = [obj["spec"]["values"] for obj in objects if obj["kind"] == "HelmRelease"]
     applications = [obj["spec"]["source"].get("helm") for obj in objects if obj["kind"] == "Application"]
     given += [told["valuesObject"] for told in applications if told]
