@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doctor.world import node
+from tests.doctor.world import CLASS, node, operator
 
 from kvserving_operator import __version__
 from kvserving_operator.api.schema import object_schema
@@ -22,15 +22,6 @@ from kvserving_operator.doctor.findings import Finding, Severity
 ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
 
 
-def operator(name: str = "op", version: str = __version__, available: int = 1, *args: str) -> dict[str, Any]:
-    return {
-        "metadata": {"name": name, "namespace": "kvserving-system", "labels": {"app.kubernetes.io/version": version}},
-        "spec": {"template": {"spec": {"containers": [{"args": ["operator", "run", *args]}]}}},
-        "status": {"availableReplicas": available},
-    }
-
-
-CLASS = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
 CLUSTER = ClusterFacts(
     server="https://c",
     version="v1.35.2",

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from tests.doctor.apiserver import Apiserver, running, secret
-from tests.doctor.test_cluster_and_machine_checks import CLASS, operator
-from tests.doctor.world import SPEC, container, healthy
+from tests.doctor.world import CLASS, SPEC, container, healthy, operator
 from tests.verify.standin import KEY, REVISION, Engine, serving
 
 from kvserving_operator import cli

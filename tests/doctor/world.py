@@ -10,6 +10,7 @@ from typing import Any
 from tests.control.bodies import live, stored
 from tests.plan.support import pair
 
+from kvserving_operator import __version__
 from kvserving_operator.api.schema import object_schema
 from kvserving_operator.control.reconcile import read
 from kvserving_operator.doctor import checks
@@ -103,6 +104,19 @@ def node(name: str, **changes: Any) -> dict[str, Any]:
             "nodeInfo": {"architecture": "amd64", "kernelVersion": "6.8.0-40-generic"},
         },
     }
+
+
+def operator(name: str = "op", version: str = __version__, available: int = 1, *args: str) -> dict[str, Any]:
+    """A Deployment of the operator."""
+    return {
+        "metadata": {"name": name, "namespace": "kvserving-system", "labels": {"app.kubernetes.io/version": version}},
+        "spec": {"template": {"spec": {"containers": [{"args": ["operator", "run", *args]}]}}},
+        "status": {"availableReplicas": available},
+    }
+
+
+CLASS = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}
+"""The default storage class of a cluster."""
 
 
 def _settled(child: dict[str, Any]) -> dict[str, Any]:

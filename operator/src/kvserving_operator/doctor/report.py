@@ -119,8 +119,8 @@ def cluster_lines(facts: ClusterFacts) -> Iterator[str]:
         yield f"  operators    {', '.join(said['operators']) or 'none'}"
     if facts.nodes is not None:
         yield f"  nodes        {said['readyNodes']} of {len(facts.nodes)} ready"
-        for name, amount in said["devices"].items():
-            yield f"  {name:<12} {amount}"
+        devices = ", ".join(f"{amount} {name}" for name, amount in said["devices"].items())
+        yield f"  devices      {devices or 'none'}"
     kinds = ", ".join(sorted(kind for _, kind in facts.kinds))
     yield from textwrap.wrap(f"  kinds        {kinds or 'none'}", _WIDTH, subsequent_indent=" " * 15)
 

@@ -108,13 +108,13 @@ def _out_of_memory(facts: ObjectFacts, pod: Body, container: str) -> Finding:
     if role == "prefill" or (role == "decode" and facts.serving is not None):
         assert facts.serving is not None
         need = host_memory(facts.serving.spec, "prefill" if role == "prefill" else "decode")
-        what += f", and the engine needs {need.explain()}"
+        what += f"; the plan counts on {need.explain()}"
     return error(
         "out-of-memory",
         name,
         what,
         why="its requests failed; tiers in /dev/shm count for the limit",
-        fix=f"raise spec.{role}.resources.limits.memory, or make spec.cache.l1.size smaller",
+        fix=f"set or raise spec.{role}.resources.limits.memory, or make spec.cache.l1.size smaller",
     )
 
 
