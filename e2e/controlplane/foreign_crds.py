@@ -1,4 +1,4 @@
-"""CRDs of other projects, from their Go modules: what a real Prometheus operator, Argo CD or Flux would install.
+"""CRDs of other projects, from their Go modules: what a real Prometheus operator, KEDA, Argo CD or Flux would install.
 
 ``go mod download`` fetches a module once into Go's own cache and checks it against the checksum database.
 """
@@ -25,6 +25,8 @@ class Source:
 
 MONITORING = Source("github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd")
 ARGO_CD = Source("github.com/argoproj/argo-cd/v3@v3.4.0", "manifests/crds")
+GATEWAY = Source("sigs.k8s.io/gateway-api@v1.4.0", "config/crd/standard")
+KEDA = Source("github.com/kedacore/keda/v2@v2.18.0", "config/crd/bases")
 FLUX_SOURCE = Source("github.com/fluxcd/source-controller@v1.8.0", "config/crd/bases")
 FLUX_HELM = Source("github.com/fluxcd/helm-controller@v1.4.0", "config/crd/bases")
 FLUX_KUSTOMIZE = Source("github.com/fluxcd/kustomize-controller@v1.7.3", "config/crd/bases")
@@ -35,6 +37,8 @@ KINDS: Mapping[str, tuple[Source, str]] = {
     "PrometheusRule": (MONITORING, "monitoring.coreos.com_prometheusrules.yaml"),
     "ServiceMonitor": (MONITORING, "monitoring.coreos.com_servicemonitors.yaml"),
     "Application": (ARGO_CD, "application-crd.yaml"),
+    "HTTPRoute": (GATEWAY, "gateway.networking.k8s.io_httproutes.yaml"),
+    "ScaledObject": (KEDA, "keda.sh_scaledobjects.yaml"),
     "GitRepository": (FLUX_SOURCE, "source.toolkit.fluxcd.io_gitrepositories.yaml"),
     "HelmRelease": (FLUX_HELM, "helm.toolkit.fluxcd.io_helmreleases.yaml"),
     "Kustomization": (FLUX_KUSTOMIZE, "kustomize.toolkit.fluxcd.io_kustomizations.yaml"),
