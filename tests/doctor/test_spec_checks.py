@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doctor.rendered import examples
 from tests.doctor.world import COMMIT, SPEC
 from tests.plan.support import edited, pair, serving
 
@@ -48,7 +50,10 @@ def test_an_object_without_a_flaw_has_no_finding() -> None:
         ("cache.l1.size", "1Gi", "l1-small", "spec.cache.l1.size", "warning"),
         ("cache.l2.size", "8Gi", "l2-smaller-than-l1", "spec.cache.l2.size", "warning"),
         ("networkPolicy.enabled", False, "network-policy-off", "spec.networkPolicy.enabled", "warning"),
-        ("engine.env", [{"name": "UCX_TLS", "value": "tcp"}], "ucx-without-cuda", "spec.engine.env[UCX_TLS]", "error"),
+        *(
+            ("engine.env", [{"name": "UCX_TLS", "value": tls}], "ucx-without-cuda", "spec.engine.env[UCX_TLS]", "error")
+            for tls in ("tcp", "^cuda_copy")
+        ),
         ("engine.version", "0.31.0", "notice-EngineUntested", "spec.engine.version", "info"),
         ("router.type", "vllm-router", "notice-RouterOpen", "spec.router.type", "warning"),
         (
@@ -77,7 +82,7 @@ def test_a_known_mistake_is_told_with_its_field(path: str, value: Any, check: st
         ("model", {"uri": "pvc://weights/qwen"}),
         ("engine.args", ["--enable-prefix-caching"]),
         ("engine.args", ["--max-model-len=4096"]),
-        ("engine.env", [{"name": "UCX_TLS", "value": "tcp,cuda_copy"}]),
+        *(("engine.env", [{"name": "UCX_TLS", "value": tls}]) for tls in ("tcp,cuda_copy", "all", "^gga")),
         ("cache.l1.size", "6Gi"),
     ],
 )
@@ -99,6 +104,11 @@ def test_the_size_that_l1_needs_is_the_models_own_arithmetic() -> None:
 def test_an_aggregated_object_is_told_nothing_about_transfers() -> None:
     spec = {key: value for key, value in SPEC.items() if key not in ("prefill", "transfer")}
     assert told(spec) == {}
+
+
+@pytest.mark.parametrize("path", examples(), ids=lambda path: path.name)
+def test_no_example_has_an_error(path: Path) -> None:
+    assert not failed(checks.of_object(of_reading(load.inspect_file(path), local=False)))
 
 
 def test_every_fault_of_an_object_is_an_error_and_nothing_else_is_judged() -> None:

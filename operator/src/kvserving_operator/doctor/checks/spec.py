@@ -151,11 +151,11 @@ def _transfer(ctx: Context) -> Iterator[Finding]:
             "mode: required refuses to run without",
         )
     tls = next((v.value for v in ctx.spec.engine.env if v.name == "UCX_TLS" and v.value), None)
-    if tls is not None and not ctx.cpu and tls != "all" and "cuda" not in tls:
+    if tls is not None and not ctx.cpu and not _moves_device_memory(tls):
         yield error(
             "ucx-without-cuda",
             "spec.engine.env[UCX_TLS]",
-            f"UCX_TLS={tls} names no CUDA transport",
+            f"UCX_TLS={tls} leaves out the CUDA transports",
             why="UCX does not recognise device memory without one, and transfers fail",
             fix="add cuda_copy,cuda_ipc, or remove the variable",
         )
@@ -175,6 +175,14 @@ def _transfer(ctx: Context) -> Iterator[Finding]:
             why="decode engines stall for whole prompts, and a broken transfer shows in latency alone",
             fix="watch kvserving:transfer_failures_total, or use fail, which lets the router try another pair",
         )
+
+
+def _moves_device_memory(tls: str) -> bool:
+    """Whether a UCX_TLS has CUDA's transports: those that it names, or with ^ all but those."""
+    names = {name.strip() for name in tls.removeprefix("^").split(",")}
+    if tls.startswith("^"):
+        return not names & {"cuda", "cuda_copy"}
+    return "all" in names or any(name.startswith("cuda") for name in names)
 
 
 def _tiers(ctx: Context) -> Iterator[Finding]:
