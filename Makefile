@@ -16,6 +16,9 @@ SCAN := $(CACHE)/scan
 
 export KVSERVING_ENGINE_PYTHON ?= $(CURDIR)/$(ENGINE_VENV)/bin/python
 export KVSERVING_SOAK_MINUTES ?= 30
+# Tests without engines run in this many processes; each of the connector's takes 1 GiB.
+WORKERS ?= 2
+PARALLEL := -n $(WORKERS) --dist loadfile
 
 .PHONY: help
 help: ## list the targets
@@ -62,15 +65,15 @@ $(ENGINE_VENV)/.test: $(ENGINE_VENV)/.installed requirements/engine-test.txt
 	@$(PIP) --python $(ENGINE_VENV)/bin/python -r requirements/engine-test.txt
 	@touch $@
 
-# --- use --------------------------------------------------------------------
-
-.PHONY: demo
 $(SCAN)/.installed: $(VENV)/.bootstrapped requirements/scan.txt
 	@echo "installing checkov into $(SCAN)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(SCAN)
 	@$(PIP) --python $(SCAN)/bin/python -r requirements/scan.txt
 	@touch $@
 
+# --- use --------------------------------------------------------------------
+
+.PHONY: demo
 demo: $(VENV)/.installed $(ENGINE_VENV)/.installed ## one prefill, one decode and a router on this machine, proved to transfer (KEEP=1 leaves it up)
 	@$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
 
@@ -113,12 +116,12 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## pure code and the executor, four minutes
-	$(BIN)/pytest tests --ignore tests/connector --ignore tests/chart
+test-unit: $(VENV)/.dev ## pure code and the executor, two minutes
+	$(BIN)/pytest $(PARALLEL) tests --ignore tests/connector --ignore tests/chart
 
 .PHONY: test-connector
 test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the installed vLLM and the wheels of other versions
-	$(ENGINE_VENV)/bin/python -m pytest tests/connector
+	$(ENGINE_VENV)/bin/python -m pytest $(PARALLEL) tests/connector
 	$(ENGINE_VENV)/bin/python tests/connector/compat_wheel.py --pip $(BIN)/python $(CACHE)/wheels
 
 .PHONY: e2e-controlplane
@@ -144,6 +147,10 @@ e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes o
 .PHONY: e2e-tiers
 e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
 	$(BIN)/pytest e2e/local/test_*_tier*.py
+
+.PHONY: e2e-cluster
+e2e-cluster: $(VENV)/.dev $(ENGINE_VENV)/.installed ## a whole Kubernetes of this machine, as root: our images, the chart, real engines in pods
+	$(BIN)/pytest e2e/cluster
 
 .PHONY: e2e-soak
 e2e-soak: $(ENGINE_VENV)/.installed ## the workers' L1 with real engines under load, KVSERVING_SOAK_MINUTES (30)

@@ -40,8 +40,15 @@ def kill_under_load(service: Service, stage: Stage, texts: Texts, role: str) -> 
             await account.served(ENOUGH, PHASE_SECONDS)
             killed = time.monotonic()
             os.kill(victim["pid"], signal.SIGKILL)
-            restart = await asyncio.to_thread(service.wait, back, RECOVERY_SECONDS, f"{victim['name']} is back")
+            waiting = asyncio.create_task(
+                asyncio.to_thread(service.wait, back, RECOVERY_SECONDS, f"{victim['name']} is back")
+            )
+            if len(service.pods(role)) > 1:
+                await account.served(ENOUGH, PHASE_SECONDS, since=killed)
+            account.ease()
+            restart = await waiting
             during = account.count(since=killed)
+            account.press()
             await asyncio.sleep(SETTLE_SECONDS)
             settled = time.monotonic()
             await account.served(ENOUGH, PHASE_SECONDS, since=settled)

@@ -33,6 +33,23 @@ class Account:
 
     outcomes: list[Outcome] = field(default_factory=list)
     _added: asyncio.Event = field(default_factory=asyncio.Event)
+    _all: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._all.set()
+
+    def ease(self) -> None:
+        """Let only the first client go on: an engine that starts beside others needs some of two cores."""
+        self._all.clear()
+
+    def press(self) -> None:
+        """Let all clients go on."""
+        self._all.set()
+
+    async def turn(self, number: int) -> None:
+        """Wait until the client may ask again."""
+        if number:
+            await self._all.wait()
 
     def count(self, since: float = 0.0) -> Counter[str]:
         """Count the results of the requests that started at ``since`` (monotonic) or later."""
@@ -75,6 +92,7 @@ async def clients(url: str, texts: Texts, number: int) -> AsyncIterator[Account]
             yield account
         finally:
             stop.set()
+            account.press()
             await asyncio.gather(*running)
 
 
@@ -83,6 +101,7 @@ async def _client(
 ) -> None:
     count = 0
     while not stop.is_set():
+        await account.turn(number)
         count += 1
         body = {
             "model": "tiny",

@@ -232,8 +232,8 @@ class Asker:
         before = self.read()
         yield
         deadline = time.monotonic() + STORED_SECONDS
-        while (stored := self.read().since(before).stored) < chunks:
-            assert time.monotonic() < deadline, f"{stored} of {chunks} chunks are stored\n{self.service.logs()}"
+        while (counted := self.read().since(before)).stored < chunks:
+            assert time.monotonic() < deadline, f"less than {chunks} chunks are stored: {counted}\n{self.service.logs()}"
             self.tick()
 
     @contextmanager

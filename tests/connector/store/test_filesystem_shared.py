@@ -110,7 +110,7 @@ def test_a_folder_of_root_stops_neither_stores_nor_listings(tmp_path: Path) -> N
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@pytest.mark.parametrize("entry", ["dir", temporary_path().partition("/")[2]])
+@pytest.mark.parametrize("entry", ["dir", temporary_path().partition("/")[2]], ids=["of others", "of ours"])
 def test_a_directory_among_temporary_files_does_not_stop_eviction(store: FileStore, root: Path, entry: str) -> None:
     (root / TEMPORARY / entry).mkdir(parents=True)
     os.utime(root / TEMPORARY / entry, (1, 1))
