@@ -233,7 +233,9 @@ class Asker:
         yield
         deadline = time.monotonic() + STORED_SECONDS
         while (counted := self.read().since(before)).stored < chunks:
-            assert time.monotonic() < deadline, f"less than {chunks} chunks are stored: {counted}\n{self.service.logs()}"
+            assert time.monotonic() < deadline, (
+                f"less than {chunks} chunks are stored: {counted}\n{self.service.logs()}"
+            )
             self.tick()
 
     @contextmanager
