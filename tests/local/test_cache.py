@@ -243,6 +243,18 @@ def test_the_store_is_configured_with_any_password(tmp_path: Path, password: str
     assert done.stdout == f'requirepass "{escaped}"\n'
 
 
+@pytest.mark.parametrize("text", [None, "", "\n"], ids=["unreadable", "empty", "an empty line"])
+def test_a_store_without_a_password_does_not_start(tmp_path: Path, text: str | None) -> None:
+    (tmp_path / "valkey-server").symlink_to("/bin/cat")
+    if text is not None:
+        (tmp_path / "password").write_text(text)
+    done = subprocess.run(
+        ["sh", "-c", storage._START, "valkey"], env=beside(tmp_path), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"no password in {tmp_path}/password" in done.stderr
+
+
 def beside(folder: Path, **more: str) -> dict[str, str]:
     path = os.pathsep.join((str(folder), os.environ["PATH"]))
     return {"PATH": path, "KVSERVING_STORE_PASSWORD_FILE": str(folder / "password"), **more}

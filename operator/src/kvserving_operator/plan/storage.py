@@ -20,9 +20,12 @@ MOONCAKE_PATH = "/etc/kvserving/mooncake"
 PASSWORD_KEY = "password"  # noqa: S105 - the name of a key, not a password
 
 # The password comes on standard input: in arguments it would show in a process list. Engines leave out its line end
-# as well, and the quotes of the configuration want quotes and backslashes escaped.
+# as well, and the quotes of the configuration want quotes and backslashes escaped. A store without a password would
+# serve anybody: it does not start.
 _START = (
-    r"""printf 'requirepass "%s"\n' "$(sed 's/\r*$//; s/[\\"]/\\&/g' "$KVSERVING_STORE_PASSWORD_FILE")" | """
+    r"""password="$(sed 's/\r*$//; s/[\\"]/\\&/g' "$KVSERVING_STORE_PASSWORD_FILE")" && [ -n "$password" ] || """
+    """{ echo "no password in $KVSERVING_STORE_PASSWORD_FILE" >&2; exit 1; }; """
+    r"""printf 'requirepass "%s"\n' "$password" | """
     'exec valkey-server - "$@"'
 )
 _ASK = (
