@@ -1,4 +1,4 @@
-"""Write what an image contains as a CycloneDX file: Python distributions, and Debian packages where they are asked for.
+"""Write what an image contains as a CycloneDX file: Python distributions, and dpkg's packages where asked for.
 
 Run inside the image that is described, by any Python of it. The same image gives the same bytes: there is no time and
 no random number in the file.
@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 
 STATUS = Path("/var/lib/dpkg/status")
+RELEASE = Path("/etc/os-release")
 
 
 def main() -> int:
@@ -23,14 +24,15 @@ def main() -> int:
     parser.add_argument("--name", required=True, help="name of the image")
     parser.add_argument("--version", required=True, help="version of the image")
     parser.add_argument("--path", type=Path, help="folder with Python distributions, in place of this Python's own")
-    parser.add_argument("--debian", action="store_true", help="list every Debian package")
-    parser.add_argument("--package", action="append", default=[], help="list this Debian package; repeatable")
+    parser.add_argument("--packages", action="store_true", help="list every package of dpkg")
+    parser.add_argument("--package", action="append", default=[], help="list this package of dpkg; repeatable")
     parser.add_argument("--status", type=Path, default=STATUS, help="dpkg's list of packages")
+    parser.add_argument("--release", type=Path, default=RELEASE, help="the file that names the system")
     parser.add_argument("--output", type=Path, required=True, help="file to write")
     options = parser.parse_args()
     components = python_components(options.path)
-    if options.debian or options.package:
-        found = debian_components([] if options.debian else options.package, options.status)
+    if options.packages or options.package:
+        found = dpkg_components([] if options.packages else options.package, options.status, vendor(options.release))
         names = {component["name"] for component in found}
         for name in options.package:
             if name not in names:
@@ -72,8 +74,8 @@ def python_components(path: Path | None) -> list[dict[str, Any]]:
     return list(made.values())
 
 
-def debian_components(names: list[str], status: Path) -> list[dict[str, Any]]:
-    """One component for each named Debian package that is installed, for all of them without names."""
+def dpkg_components(names: list[str], status: Path, system: str) -> list[dict[str, Any]]:
+    """One component for each named package of dpkg that is installed, for all of them without names."""
     made = []
     for paragraph in status.read_text(encoding="utf-8").split("\n\n"):
         lines = (line.partition(": ") for line in paragraph.splitlines() if not line.startswith(" "))
@@ -81,8 +83,14 @@ def debian_components(names: list[str], status: Path) -> list[dict[str, Any]]:
         name = fields.get("Package", "")
         if fields.get("Status") == "install ok installed" and (not names or name in names):
             version, machine = fields["Version"], fields["Architecture"]
-            made.append(library(name, version, f"pkg:deb/debian/{name}@{quote(version, safe='')}?arch={machine}"))
+            made.append(library(name, version, f"pkg:deb/{system}/{name}@{quote(version, safe='')}?arch={machine}"))
     return made
+
+
+def vendor(release: Path) -> str:
+    """Whose packages dpkg holds: the ID of os-release, which is debian or ubuntu."""
+    lines = (line.partition("=") for line in release.read_text(encoding="utf-8").splitlines())
+    return {key: value.strip('"') for key, _, value in lines}["ID"]
 
 
 def library(name: str, version: str, address: str) -> dict[str, Any]:

@@ -71,11 +71,13 @@ class Builder:
                 *(f"--file={image.dockerfile}", str(ROOT)),
             )
         number = self._buildah("images", "--quiet", "--no-trunc", image.name).split()[0].partition(":")[2]
-        archive = self._cache / "archives" / f"{number}.tar"
+        short = image.name.rpartition("/")[2].replace(":", "-")
+        archive = self._cache / "archives" / f"{short}-{number}.tar"
         if not archive.exists():
             archive.parent.mkdir(parents=True, exist_ok=True)
+            for older in archive.parent.glob(f"{short}-*"):
+                older.unlink()
             fresh = archive.with_suffix(".writing")
-            fresh.unlink(missing_ok=True)
             self._buildah("push", "--quiet", image.name, f"oci-archive:{fresh}:{image.name}")
             fresh.rename(archive)
         self._say(f"cluster: {image.name} in {time.monotonic() - started:.0f} s")

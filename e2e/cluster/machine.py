@@ -39,6 +39,8 @@ def fit() -> None:
     """Return where this machine can be a node. Raises ``NotFit``, which says why it cannot."""
     if os.geteuid() != 0:
         raise NotFit("the cluster lane needs root: it makes a bridge, mounts and containers")
+    if (pid := holder()) is not None:
+        raise NotFit(f"process {pid} runs a lane on this machine: `python -m e2e.cluster down` first")
     if not _BEFORE.exists() and (foreign := [name for family, table in _tables() for name in chains(family, table)]):
         raise NotFit(f"this machine is a node of another cluster already: iptables has the chain {foreign[0]}")
     if not _BRIDGED.exists():
@@ -113,6 +115,9 @@ def prepare() -> None:
         "folders": [name for name in _BY_THE_WAY if Path(name).exists()],
     }
     _BEFORE.write_text(json.dumps(before))
+    # Ten thousands of small files that live for minutes: on a disk they take a minute to be written, and to be removed.
+    (STATE / "containerd").mkdir()
+    run("mount", "-t", "tmpfs", "-o", "mode=700", "tmpfs", str(STATE / "containerd"))
     cgroups.create()
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "address", "add", f"{ADDRESS}/32", "dev", BRIDGE)

@@ -84,17 +84,27 @@ def test_the_list_of_contents_names_every_python_distribution_and_the_debian_pac
         "Package: sh\nStatus: install ok installed\nArchitecture: all\nVersion: 3\n"
     )
     output = tmp_path / "sbom.json"
-    command = [sys.executable, str(SBOM), "--name=it", "--version=1", f"--path={tmp_path}", f"--output={output}"]
+    release = tmp_path / "os-release"
+    release.write_text('NAME="Ubuntu"\nID=ubuntu\n')
+    command = [
+        sys.executable,
+        str(SBOM),
+        "--name=it",
+        "--version=1",
+        f"--path={tmp_path}",
+        f"--output={output}",
+        f"--release={release}",
+    ]
     subprocess.run([*command, "--package=cp", f"--status={status}"], check=True, timeout=60)
     found = json.loads(output.read_text())
     assert (found["bomFormat"], found["specVersion"]) == ("CycloneDX", "1.6")
     assert [component["purl"] for component in found["components"]] == [
-        "pkg:deb/debian/cp@1%3A2.0%2Bb1?arch=amd64",
+        "pkg:deb/ubuntu/cp@1%3A2.0%2Bb1?arch=amd64",
         "pkg:pypi/one-two@1.0",
         "pkg:pypi/other@1.0",
     ]
     assert [component.get("licenses") for component in found["components"]][1] == [{"license": {"name": "MIT"}}]
-    subprocess.run([*command, "--debian", f"--status={status}"], check=True, timeout=60)
+    subprocess.run([*command, "--packages", f"--status={status}"], check=True, timeout=60)
     names = [component["name"] for component in json.loads(output.read_text())["components"]]
     assert names == ["cp", "sh", "one-two", "other"]
     missing = subprocess.run(
