@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def python_components(path: Path | None) -> list[dict[str, Any]]:
     found = importlib.metadata.distributions(path=[str(path)]) if path else importlib.metadata.distributions()
     made: dict[str, dict[str, Any]] = {}
     for distribution in found:
-        name = distribution.metadata["Name"].lower().replace("_", "-")
+        name = re.sub("[-_.]+", "-", distribution.metadata["Name"]).lower()
         component = library(name, distribution.version, f"pkg:pypi/{name}@{quote(distribution.version, safe='')}")
         # The field of today, then the one of older packages, which some filled with the whole text.
         said = distribution.metadata.get("License-Expression") or distribution.metadata.get("License")

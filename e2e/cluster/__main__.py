@@ -21,6 +21,7 @@ from e2e.cluster.lane import Lane, make
 from e2e.cluster.layout import RUN
 from e2e.cluster.packages import PackagesMissing
 from e2e.controlplane.build import BuildFailed, ProgramsMissing
+from e2e.controlplane.controlplane import remove_abandoned
 from e2e.controlplane.process import ComponentFailed
 from e2e.local.real_model import NoEngine, engine_python, tiny_model
 from tests.chart.charts import Refused
@@ -68,6 +69,7 @@ def _down() -> int:
     claimed = machine.claim()
     machine.clean()
     machine.release(claimed)
+    remove_abandoned()
     if left := machine.left():
         print("error: still there: " + ", ".join(left), file=sys.stderr)
         return 1

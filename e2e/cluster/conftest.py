@@ -25,7 +25,7 @@ _running: list[Lane] = []
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build programs and images before any test runs: a test's timeout would end the first build."""
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    if session.config.option.collectonly or "lane" not in used:
+    if session.config.option.collectonly or "built" not in used:
         return
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
 
@@ -58,11 +58,17 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def lane(request: pytest.FixtureRequest) -> Iterator[Lane]:
-    """A cluster with our images, or a skip where this machine cannot be one. It leaves nothing behind."""
+def built(request: pytest.FixtureRequest) -> Built:
+    """Images and programs, or a skip where this machine cannot make or run them."""
     if reason := request.config.stash.get(_UNAVAILABLE, ""):
         pytest.skip(reason)
-    with Lane(request.config.stash[_BUILT]) as found:
+    return request.config.stash[_BUILT]
+
+
+@pytest.fixture(scope="session")
+def lane(built: Built) -> Iterator[Lane]:
+    """A cluster with our images. It leaves nothing behind."""
+    with Lane(built) as found:
         _running.append(found)
         yield found
         _running.remove(found)

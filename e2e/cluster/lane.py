@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,8 @@ class Built:
 
     kubectl: Path
     helm: Path
-    archives: Sequence[Path]
+    archives: Mapping[str, Path]
+    """Archives of images, by their names."""
 
 
 def make(*, say: Say = print) -> Built:
@@ -43,7 +44,7 @@ def make(*, say: Say = print) -> Built:
     plane_build.programs(say=say)
     kubectl, helm = plane_build.kubectl(say=say), programs.program("helm", say=say)
     builder = images.Builder(say=say)
-    return Built(kubectl, helm, [builder.archive(image) for image in images.ALL])
+    return Built(kubectl, helm, {image.name: builder.archive(image) for image in images.ALL})
 
 
 class Lane:
@@ -56,7 +57,7 @@ class Lane:
     def __enter__(self) -> Self:
         self.node.start()
         try:
-            for archive in self._built.archives:
+            for archive in self._built.archives.values():
                 self.node.load(archive)
             self.plane = self.node.plane
             self.kubeconfig = self.plane.kubeconfig()

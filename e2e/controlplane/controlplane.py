@@ -151,7 +151,7 @@ class ControlPlane(Cluster):
             raise ComponentFailed(f"etcd refused to compact: {done.status} {done.data.decode(errors='replace')}")
 
     def _start(self) -> None:
-        _remove_abandoned()
+        remove_abandoned()
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._owner = _owned(folder)
         (folder / "logs").mkdir()
@@ -255,7 +255,7 @@ def _owned(folder: Path) -> IO[str]:
     return file
 
 
-def _remove_abandoned() -> None:
+def remove_abandoned() -> None:
     """Remove the folders of test runs that were killed."""
     for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/owner"):
         try:
