@@ -145,6 +145,21 @@ def test_an_unexpected_error_is_told_and_the_thread_lives_on(store: Held, caplog
     it.close()
 
 
+def test_an_unexpected_error_before_a_look_up_is_told_and_the_look_up_made(
+    store: Held, caplog: pytest.LogCaptureFixture
+) -> None:
+    def before() -> None:
+        raise RuntimeError("unforeseen")
+
+    it = Lookups(store, before=before)
+    for ticket in (1, 2):
+        it.submit(ticket, names(1))
+        (answer,) = wait(it)
+        assert (answer.found, answer.answered) == ((False,), True)
+    it.close()
+    assert "unforeseen" in caplog.text
+
+
 def test_what_comes_before_each_look_up_is_called_in_the_thread(store: Held) -> None:
     seen: list[str] = []
     it = Lookups(store, before=lambda: seen.append(threading.current_thread().name))

@@ -5,13 +5,22 @@ So a block that holds anything else than it should shows, on any rank and in any
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, MambaSpec, SlidingWindowSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    MambaSpec,
+    SlidingWindowMLASpec,
+    SlidingWindowSpec,
+)
 
 LAYERS = 2
 PAGE = 128
@@ -30,6 +39,15 @@ def full(block: int = 16) -> Any:
 def sliding(window: int, block: int = 16) -> Any:
     """A group that needs the last ``window`` tokens."""
     return SlidingWindowSpec(block_size=block, num_kv_heads=1, head_size=1, dtype=_DTYPES[block], sliding_window=window)
+
+
+def replayed() -> Any:
+    """A group that vLLM computes again after each prefix: nothing of it is kept. Skips where vLLM has none."""
+    if "bounded_replay" not in {field.name for field in dataclasses.fields(SlidingWindowMLASpec)}:
+        pytest.skip("this vLLM keeps all groups")
+    return SlidingWindowMLASpec(
+        block_size=16, num_kv_heads=1, head_size=2, dtype=_DTYPES[16], sliding_window=32, bounded_replay=True
+    )
 
 
 def mamba(block: int = 32, mode: str = "align") -> Any:
@@ -89,7 +107,9 @@ class Pages:
         found: dict[str, Any] = {}
         for group, spec in enumerate(self.groups):
             for layer, memory in enumerate(self._memory):
-                if isinstance(spec, MambaSpec):
+                if isinstance(spec, SlidingWindowMLASpec):
+                    shaped = memory.view(spec.dtype).view(-1, spec.block_size, 2)
+                elif isinstance(spec, MambaSpec):
                     shaped = memory.view(torch.float32).view(-1, 1, 1, PAGE // 4)
                 else:
                     shaped = memory.view(spec.dtype).view(-1, 1, spec.block_size, 2)
@@ -99,6 +119,8 @@ class Pages:
     def compute(self, group: int, table: Sequence[int], text: Text, start: int, end: int) -> None:
         """Write what one step computes: the tokens from ``start`` to before ``end``."""
         spec = self.groups[group]
+        if not getattr(spec, "prefix_cacheable", True):
+            return
         size = spec.block_size
         first = (end - 1) // size if isinstance(spec, MambaSpec) else start // size
         places = range(first, -(-end // size))
@@ -110,7 +132,7 @@ class Pages:
         """Raise AssertionError unless everything is there that going on after ``end`` tokens reads."""
         spec = self.groups[group]
         size = spec.block_size
-        if not end:
+        if not end or not getattr(spec, "prefix_cacheable", True):
             return
         first, stop = 0, end // size
         if isinstance(spec, MambaSpec):

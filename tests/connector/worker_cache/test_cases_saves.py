@@ -6,12 +6,23 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
-from tests.connector.worker_cache.cases import BLOCK, CASES, prompt, ranges, saved
+from tests.connector.worker_cache.cases import BLOCK, CASES, check_answers, prompt, ranges, saved
 from tests.connector.worker_cache.conftest import Start
+from tests.connector.worker_cache.pages import full, mamba
 
 from kvserving_connector.vllm.worker_cache import stats
 
 pytestmark = pytest.mark.engine
+
+
+def test_states_of_an_answer_are_saved_only_where_its_blocks_are(start: Start) -> None:
+    for prompt_only, spans in ((True, 2), (False, 8)):
+        engine = start(groups=(full(32), mamba(32)), blocks=200, offload_prompt_only=prompt_only)
+        engine.serve(prompt(64), answer=200)
+        parts = [p for one in engine.metadata for save in one.saves for span in save.spans for p in span.parts]
+        assert [[part.group for part in parts].count(group) for group in (0, 1)] == [spans, spans]
+        check_answers(engine)
+        engine.check_over()
 
 
 def test_t01_saved_range_starts_at_context(start: Start) -> None:

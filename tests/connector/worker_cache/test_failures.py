@@ -11,7 +11,7 @@ pytest.importorskip("vllm", reason="vLLM is not importable here; run with the en
 from tests.connector.worker_cache.cases import BLOCK, check_answers, failed, prepare, prompt
 from tests.connector.worker_cache.conftest import Start
 from tests.connector.worker_cache.engine import Engine
-from tests.connector.worker_cache.pages import full, mamba, sliding
+from tests.connector.worker_cache.pages import full, mamba, replayed, sliding
 
 from kvserving_connector import compat
 from kvserving_connector.vllm.worker_cache import stats, worker
@@ -88,6 +88,22 @@ def test_with_several_groups_a_failed_load_is_told_by_request_and_all_is_compute
     assert engine.invalid_blocks == set()
     assert engine.counted(stats.LOADED, "l1") == 0
     assert engine.counted(stats.FAILED, "l1") == 10 * 32
+    check_answers(engine)
+    engine.check_over()
+
+
+@by_request
+def test_a_failed_load_is_told_by_request_where_a_group_that_is_not_kept_makes_several(start: Start) -> None:
+    tokens = prompt(20 * BLOCK)
+    engine = start(groups=(full(), replayed()), slots=(40,))
+    prepare(engine, tokens, 20 * BLOCK)
+    engine.ranks[0].broken = {engine.keys(tokens)[9]}
+    request = engine.add([*tokens, 1], answer=3)
+    engine.settle()
+    assert engine.loaded[request] > 10 * BLOCK
+    assert engine.invalid_blocks == set()
+    assert engine.counted(stats.LOADED, "l1") == 0
+    assert engine.counted(stats.FAILED, "l1") == engine.loaded[request]
     check_answers(engine)
     engine.check_over()
 

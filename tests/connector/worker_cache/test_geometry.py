@@ -67,6 +67,16 @@ def test_what_cannot_work_is_refused_with_the_way_out(groups: Any, extra: dict[s
         of(groups, **extra)
 
 
+def test_an_engine_whose_kv_is_on_the_host_already_is_refused() -> None:
+    groups, extra = (full(),), {"cpu_bytes_to_use": 100 * SLOT}
+    cache = cache_config(groups, 64)
+    if not hasattr(cache, "hisparse_host_num_blocks"):
+        pytest.skip("this vLLM has no HiSparse")
+    cache.hisparse_host_num_blocks = 64
+    with pytest.raises(ValueError, match=r"hisparse_config: .* without cache\.l1"):
+        geometry(configuration(extra, groups), cache, WorkerCacheSettings.parse(extra))
+
+
 def test_an_l1_that_holds_no_span_is_refused() -> None:
     with pytest.raises(ValueError, match=r"cpu_bytes_to_use.*cache\.l1\.size"):
         Engine(groups=(full(), sliding(40, 32)), slots=(2,))

@@ -64,6 +64,23 @@ def test_a_save_that_was_reported_but_not_applied_when_the_cache_was_reset_is_no
     engine.check_over()
 
 
+@pytest.mark.parametrize("idle", [True, False], ids=["since 0.31", "before"])
+def test_a_save_that_waits_for_room_when_the_cache_is_reset_gives_its_blocks_back(start: Start, idle: bool) -> None:
+    engine = start(slots=(16,), blocks=40)
+    engine.ranks[0].saves_when_idle = idle
+    engine.serve(prompt(16 * BLOCK))
+    engine.flood()
+    engine.add(prompt(18 * BLOCK, 1))
+    engine.step()
+    assert engine.connector.scheduler_context.held
+    engine.connector.reset_cache()
+    # Needs nearly all blocks that there are.
+    engine.add(prompt(37 * BLOCK, 2))
+    engine.settle()
+    check_answers(engine)
+    engine.check_over()
+
+
 def test_a_load_under_way_when_the_cache_is_reset_ends_well(start: Start) -> None:
     tokens = prompt(10 * BLOCK)
     engine = start(slots=(40, 40), lag=(2, 3))

@@ -79,7 +79,11 @@ class Lookups:
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
             ticket, names, since = asked
-            self._before()
+            try:
+                self._before()
+            except Exception:
+                # The thread serves all requests: what is wrong with one of them must not end it.
+                logger.exception("KVServing: the store was not told what its objects are for")
             began = self._clock()
             if began - since >= self._seconds:
                 # Given up meanwhile: asking would keep the next ones waiting as well.
@@ -88,7 +92,6 @@ class Lookups:
             try:
                 found = self._ask(names, began + self._seconds)
             except Exception:
-                # The thread serves all requests: what is wrong with one look-up must not end it.
                 logger.exception("KVServing: a look-up in the store failed unexpectedly")
                 found = [Reason.IO]
             silent, answered = judge(found, self._clock() - began, self._seconds)

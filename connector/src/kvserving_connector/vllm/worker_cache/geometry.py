@@ -17,10 +17,15 @@ _FULL = (specs.FullAttentionSpec, specs.MLAAttentionSpec)
 
 @dataclass(frozen=True)
 class Geometry:
-    """What both halves have to agree on. ``group_ids`` are vLLM's numbers of the planner's groups."""
+    """What both halves have to agree on. ``group_ids`` are vLLM's numbers of the planner's groups.
+
+    ``cache_groups`` counts all of vLLM's, some of which may keep nothing that a prefix could be resumed from: with
+    several, a failed load is told by request.
+    """
 
     planner: HybridOffloadPlanner
     group_ids: tuple[int, ...]
+    cache_groups: int
     ranks: int
     local_ranks: int
     config: Any
@@ -38,6 +43,11 @@ def geometry(vllm_config: Any, kv_cache_config: Any, settings: WorkerCacheSettin
             "enable_prefix_caching=False: WorkerCacheConnector finds blocks by the hashes of prefix caching; start the "
             "engine without --no-enable-prefix-caching, or without cache.l1 and cache.l2"
         )
+    if getattr(kv_cache_config, "hisparse_host_num_blocks", None) is not None:
+        raise ValueError(
+            "hisparse_config: with HiSparse the KV itself is in host memory already, where this tier does not see it; "
+            "run the model without cache.l1 and cache.l2, or without HiSparse"
+        )
     config = build_offloading_config(vllm_config, kv_cache_config)
     # vLLM 0.29 offloads every group, and so names none.
     group_ids = tuple(getattr(group, "group_id", index) for index, group in enumerate(config.groups))
@@ -54,7 +64,8 @@ def geometry(vllm_config: Any, kv_cache_config: Any, settings: WorkerCacheSettin
     )
     if settings.offload is Offload.LAZY:
         _check_lazy(planner)
-    return Geometry(planner, group_ids, parallel.world_size, parallel.local_world_size, config)
+    cache_groups = len(kv_cache_config.kv_cache_groups)
+    return Geometry(planner, group_ids, cache_groups, parallel.world_size, parallel.local_world_size, config)
 
 
 def _check_lazy(planner: HybridOffloadPlanner) -> None:

@@ -186,7 +186,7 @@ class Saves:
         # States of recurrent layers come by themselves: their blocks cannot be told from the request's table.
         for group_id, block_id, tokens in states:
             span = tokens // planner.span_tokens - 1
-            if tokens % planner.span_tokens == 0 and 0 <= span < min(len(keys), most) and group_id in self._group_ids:
+            if tokens % planner.span_tokens == 0 and 0 <= span < stop and group_id in self._group_ids:
                 group = self._group_ids.index(group_id)
                 part = SavePart(part_key(keys[span], group), group, (block_id,))
                 by_span.setdefault(span, []).extend(self._new([part], used))

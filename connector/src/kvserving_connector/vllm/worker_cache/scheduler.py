@@ -42,6 +42,7 @@ class SchedulerHalf:
     def __init__(self, geometry: Geometry, settings: WorkerCacheSettings, max_batch_tokens: int) -> None:
         self._planner = geometry.planner
         self._group_ids = geometry.group_ids
+        self._by_block = geometry.cache_groups == 1
         self._settings = settings
         self.tracker = PrefixTracker()
         self._hashes = HashBook(self._planner.hashes_per_span)
@@ -207,7 +208,7 @@ class SchedulerHalf:
                     self._failing.add(request_id)
                 # What follows a block that was not loaded is computed with it; with several groups all of it is.
                 first = done.failed[0][0] * self._planner.hash_block_tokens
-                loaded = max(0, first - done.local) if len(self._group_ids) == 1 else 0
+                loaded = max(0, first - done.local) if self._by_block else 0
                 self._saves.rewind(request_id, done.local + loaded if loaded else 0)
             self._count(names.LOADED, loaded, str(done.tier))
             self._count(names.FAILED, whole - loaded, str(done.tier))

@@ -173,10 +173,10 @@ class WorkerHalf:
     def poll(self) -> set[str]:
         """Return the requests whose loads ended since the last call, and take note of all else that ended.
 
-        Saves that wait for room try again here too: before 0.31 vLLM does not call ``save`` in a step without requests,
-        and the steps that wait for these saves may all be such.
+        Saves that wait for room, or that a reset left with nothing to wait for, go on here too: before 0.31 vLLM does
+        not call ``save`` in a step without requests, and the steps that wait for these saves may all be such.
         """
-        for opened in [opened for opened in self._saves.values() if opened.waiting]:
+        for opened in list(self._saves.values()):
             self._place(opened)
         for result in self._engine().finished():
             loading = self._loads.pop(result.job_id, None)
@@ -281,7 +281,7 @@ class WorkerHalf:
             len(load),
             load.request_id,
         )
-        if len(self._geometry.group_ids) == 1:
+        if self._geometry.cache_groups == 1:
             self._failed_blocks.update(load.block_ids[index] for index in indices)
         elif require().transfer_results:
             self._failed_requests.add(load.request_id)
