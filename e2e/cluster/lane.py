@@ -85,7 +85,9 @@ class Lane:
             metadata = {"name": NAMESPACE, "labels": RESTRICTED}
             self.plane.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         where = ("--namespace", NAMESPACE, "--kubeconfig", str(self.kubeconfig))
-        return self.helm.run(command, NAME, str(chart), *where, "--wait", "--timeout", "110s", values=values or {})
+        # Without, helm takes no values for those of the release before.
+        anew = ["--reset-values"] if command == "upgrade" else []
+        return self.helm.run(command, NAME, str(chart), *where, *anew, "--wait", "--timeout=110s", values=values or {})
 
     def uninstall(self) -> str:
         """Remove the release and wait for its pods to go."""

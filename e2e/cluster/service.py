@@ -23,7 +23,7 @@ from e2e.operator.objects import condition, path_of
 
 NAME = "tiny"
 ROLES = ("prefill", "decode")
-UP_SECONDS = 420
+UP_SECONDS = 600
 PROMPT = 1200
 ANSWER = 24
 CHUNKS = PROMPT // BLOCK
