@@ -19,8 +19,12 @@ def test_states_of_an_answer_are_saved_only_where_its_blocks_are(start: Start) -
     for prompt_only, spans in ((True, 2), (False, 8)):
         engine = start(groups=(full(32), mamba(32)), blocks=200, offload_prompt_only=prompt_only)
         engine.serve(prompt(64), answer=200)
-        parts = [p for one in engine.metadata for save in one.saves for span in save.spans for p in span.parts]
-        assert [[part.group for part in parts].count(group) for group in (0, 1)] == [spans, spans]
+        saves = [span for one in engine.metadata for save in one.saves for span in save.spans]
+        blocks, states = ({s.range for s in saves if group in {part.group for part in s.parts}} for group in (0, 1))
+        assert len(blocks) == spans
+        # Of states, vLLM before 0.30 offers the last of each step.
+        assert states
+        assert states <= blocks
         check_answers(engine)
         engine.check_over()
 
