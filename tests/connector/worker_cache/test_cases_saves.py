@@ -22,7 +22,7 @@ def test_states_of_an_answer_are_saved_only_where_its_blocks_are(start: Start) -
         saves = [span for one in engine.metadata for save in one.saves for span in save.spans]
         blocks, states = ({s.range for s in saves if group in {part.group for part in s.parts}} for group in (0, 1))
         assert len(blocks) == spans
-        # Of states, vLLM before 0.30 offers the last of each step.
+        # Of states, vLLM before 0.31 offers the last of each step.
         assert states
         assert states <= blocks
         check_answers(engine)
