@@ -1,0 +1,210 @@
+"""The next step from one revisioned set to another. Pure: an observation in, one step out, nothing remembered.
+
+A set is prefill, decode and router of one revision. The next set comes up within the surge, is
+verified, and then shares the traffic; the last one goes down as far as the budget allows, leaves the
+traffic, drains, and goes. The changes of one step may be applied in any order, all or some of them,
+and the next step be planned from what is there then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..api.v1alpha1 import RoleName
+from ..reasons import Reason
+from . import rollout_moves as moves
+from .rollout_budget import Board, board
+from .rollout_moves import NONE
+from .rollout_types import (
+    ENGINES,
+    ROLES,
+    Change,
+    Decision,
+    Drain,
+    Fail,
+    Insufficient,
+    Observation,
+    Phase,
+    Settings,
+    Step,
+    Switch,
+    Verification,
+    Wait,
+    Wanted,
+)
+
+__all__ = ["next_step", "progress", "undo_target"]
+
+
+def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step:
+    """The next step towards ``wanted``; raises nothing, whatever was observed.
+
+    No change lowers the pods of a role that serve below what is wanted less ``max_unavailable``, or at all
+    where they are fewer already, but where the numbers allow that nothing serves (``Wanted.off``,
+    ``Recreate``, or no way within the budget that has one pair left). No change raises the pods of a role
+    that exist above what is wanted and ``max_surge``.
+    """
+    if wanted.undo_to is not None and wanted.undo_to not in [s.revision for s in observed.sets]:
+        return Step(Phase.STOPPED, (_nothing_to_undo(observed, wanted.undo_to),))
+    goal = wanted.undo_to or wanted.revision
+    at = board(observed, wanted, settings, goal)
+    if not moves.exchanging(at):
+        return _forward(at)
+    failed = at.goal_set.verification is Verification.FAILED
+    if failed or (observed.failed == goal and goal not in at.traffic):
+        return _stopped(at, observed, at.goal_set.failure or "its verification failed")
+    step = _paused(at) if settings.paused else _forward(at)
+    waits = [d for d in step.decisions if isinstance(d, Insufficient) or (isinstance(d, Wait) and d.bounded)]
+    if step.changes or not waits or observed.now - observed.progressed_at <= settings.progress_deadline:
+        return step
+    why = f"no progress for {settings.progress_deadline:g} s: {waits[0].message}"
+    helps = goal in at.traffic and at.serves(at.goal_set)
+    if not helps and moves.fallback(at, observed.failed) is not None:
+        return _stopped(at, observed, why)
+    return Step(Phase.STOPPED, (*_recorded(goal, observed, why), *step.decisions))
+
+
+def progress(observed: Observation) -> tuple[object, ...]:
+    """What has been reached. Whenever it changes, ``Observation.progressed_at`` is to be set to that time."""
+    pods = {s.revision: [p for p in (s.prefill, s.decode, s.router) if p is not None] for s in observed.sets}
+    counts = tuple((r, *((p.wanted, p.ready, p.existing, p.draining) for p in pods[r])) for r in sorted(pods))
+    proofs = tuple(sorted((s.revision, s.verification.value) for s in observed.sets))
+    return (observed.traffic, counts, proofs)
+
+
+def undo_target(observed: Observation, wanted: Wanted) -> str | None:
+    """The set that ``undo`` without a name returns to: the newest beside the present one that has not failed."""
+    found = [s for s in observed.sets if s.revision not in (wanted.revision, observed.failed)]
+    found = [s for s in found if s.verification is not Verification.FAILED]
+    return max(found, key=lambda s: (s.number, s.revision)).revision if found else None
+
+
+def _forward(at: Board) -> Step:
+    if at.wanted.off or (moves.exchanging(at) and (at.settings.strategy == "Recreate" or _no_other_way(at))):
+        return _recreate(at)
+    return _paired(at)
+
+
+def _paired(at: Board) -> Step:
+    """The goal grows within the surge; the others give way to what is proven of it."""
+    if (switch := moves.traffic(at)) is not None:
+        return Step(Phase.PROGRESSING, (switch,))
+    changes, after = moves.size(at, at.aim)
+    leading = at.goal in at.traffic and at.counts(at.goal_set)
+    if not changes and (leading or moves.first_pair_blocked(at)):
+        for revision, role, count in moves.gives_way(at):
+            changes.append(Drain(revision, role, count))
+            after = after.with_count(revision, role, count)
+    return _step(at, after, changes)
+
+
+def _recreate(at: Board) -> Step:
+    """The others stop, then the goal starts. The traffic stays where it was named until the goal is proven."""
+    if (short := moves.short_to_recreate(at)) is not None:
+        return Step(Phase.PROGRESSING, (short,))
+    if any((s.pods(role) or NONE).existing or (s.pods(role) or NONE).wanted for s in at.others for role in ENGINES):
+        changes, _ = moves.retire(at.with_traffic(()))
+        return Step(Phase.PROGRESSING, tuple(changes)) if changes else _waiting(at)
+    ready = at.proven(at.goal_set) or (at.wanted.off and moves.complete(at.goal_set, at)) or not at.traffic
+    if ready and at.traffic != (at.goal,) and (at.wanted.off or at.serves(at.goal_set)):
+        return Step(Phase.PROGRESSING, (Switch((at.goal,)),))
+    changes, after = moves.size(at, at.aim)
+    return _step(at, after if at.goal in at.traffic else after.with_traffic(()), changes)
+
+
+def _no_other_way(at: Board) -> bool:
+    """Whether the goal gets its first pair only where the last of another goes, which the budget allows."""
+    allowed = any(at.aim[role] and at.floor(role) == 0 for role in ENGINES)
+    own = [at.pods(at.goal, role) for role in ENGINES]
+    if moves.unplaced(at) and any(pods.wanted > 1 or pods.draining for pods in own):
+        return False
+    return allowed and moves.first_pair_blocked(at) and not moves.in_flight(at) and not moves.gives_way(at)
+
+
+def _stopped(at: Board, observed: Observation, why: str) -> Step:
+    """The goal has failed: its traffic returns, and what it was to replace gets its pods back.
+
+    Of the failed set stays what surge and devices allow, so that its logs can be read.
+    """
+    recorded = _recorded(at.goal, observed, why)
+    fallback = moves.fallback(at, observed.failed)
+    if fallback is None:
+        return Step(Phase.STOPPED, (*recorded, *_forward(at).decisions))
+    sound = [s for s in at.others if at.serves(s) and s.verification is not Verification.FAILED]
+    rest = tuple(s.revision for s in sound if s.revision in at.traffic)
+    if not rest or at.goal in at.traffic:
+        return Step(Phase.STOPPED, (*recorded, Switch(rest or (fallback,))))
+    changes, after, aim = _carry(at, fallback)
+    retired, trial = moves.retire(after, at.goal, at.settings.max_surge)
+    if moves.outgrows(trial, aim):
+        retired, trial = moves.retire(after, at.goal)
+    after = trial
+    routed, _ = moves.route(after, at.room("router"))
+    changes = [*changes, *retired, *routed]
+    undone = Wait("undone", Reason.ROLLOUT_FAILED, f"revision {at.goal} failed: change the spec, or undo")
+    return Step(Phase.STOPPED, (*recorded, *changes, *([] if changes else [undone])))
+
+
+def _paused(at: Board) -> Step:
+    """The rollout holds; the newest set that serves follows the numbers of the object."""
+    held = Wait("resumed", Reason.ROLLING_OUT, "spec.rollout.paused is set: set it to false to go on")
+    serving = [s.revision for s in at.sets if s.revision in at.traffic and at.serves(s)]
+    changes = _carry(at, serving[0])[0] if serving else []
+    return Step(Phase.PAUSED, (*changes, held))
+
+
+def _carry(at: Board, carrier: str) -> tuple[list[Change], Board, dict[RoleName, int]]:
+    """Bring one set to what the others with traffic leave of the wanted pods, which is the last of the results."""
+    at = replace(at, goal=carrier, trusted=True)
+    behind = [s for s in at.others if s.revision in at.traffic]
+    aim = {
+        role: max(min(1, at.aim[role]), at.aim[role] - sum((s.pods(role) or NONE).wanted for s in behind))
+        for role in ENGINES
+    }
+    return (*moves.size(at, aim), aim)
+
+
+def _step(at: Board, after: Board, changes: list[Change]) -> Step:
+    retired, after = moves.retire(after)
+    routed, _ = moves.route(after, at.room("router"))
+    changes = [*changes, *retired, *routed, *moves.removals(at)]
+    return Step(Phase.PROGRESSING, tuple(changes)) if changes else _waiting(at)
+
+
+def _waiting(at: Board) -> Step:
+    """Why there is nothing to change."""
+    goal, moving = at.goal_set, moves.exchanging(at)
+    complete = moves.complete(goal, at)
+    if not moving and at.traffic == (at.goal,) and complete:
+        return Step(Phase.COMPLETE)
+    return Step(Phase.PROGRESSING, (_wait(at, complete, moving or at.traffic != (at.goal,)),))
+
+
+def _wait(at: Board, complete: bool, bounded: bool) -> Decision:
+    leaving = [s.revision for s in at.others if any((s.pods(r) or NONE).draining for r in ROLES)]
+    if leaving:
+        message = f"pods of revision {leaving[0]} finish their requests"
+        return Wait("drained", Reason.ROLLING_OUT, message, bounded)
+    if (short := moves.short_of_devices(at)) is not None:
+        return short
+    counts = ", ".join(
+        f"{pods.ready} of {pods.wanted} {role}" for role in ROLES if (pods := at.goal_set.pods(role)) is not None
+    )
+    if any(at.pods(at.goal, role).pending for role in ENGINES):
+        message = f"pods of revision {at.goal} have no node ({counts} ready)"
+        return Wait("ready", Reason.INSUFFICIENT_CAPACITY, message, bounded)
+    if at.serves(at.goal_set) and not at.proven(at.goal_set):
+        message = f"the transfer of revision {at.goal} is not verified yet"
+        return Wait("verified", Reason.VERIFYING, message, bounded)
+    if not complete or not at.serves(at.goal_set):
+        return Wait("ready", Reason.STARTING, f"revision {at.goal}: {counts} ready", bounded)
+    return Wait("room", Reason.ROLLING_OUT, "the budget leaves no room: pods of a set that serves are missing", bounded)
+
+
+def _recorded(goal: str, observed: Observation, why: str) -> tuple[Fail, ...]:
+    return () if observed.failed == goal else (Fail(goal, f"the rollout to revision {goal} failed: {why}"),)
+
+
+def _nothing_to_undo(observed: Observation, asked: str) -> Fail:
+    kept = ", ".join(sorted(s.revision for s in observed.sets)) or "none"
+    return Fail(asked, f"revision {asked} cannot be returned to, as nothing of it is kept: choose one of {kept}")
