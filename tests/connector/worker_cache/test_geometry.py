@@ -16,9 +16,11 @@ from tests.connector.worker_cache.engine import Engine
 from tests.connector.worker_cache.pages import SLOT, cache_config, full, mamba, sliding
 from tests.connector.worker_cache.settings import configuration
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, FullAttentionSpec, UniformTypeKVCacheSpecs
+from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 from kvserving_connector.core.ranges import positions
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
+from kvserving_connector.vllm.worker_cache import copies
 from kvserving_connector.vllm.worker_cache.geometry import Geometry, geometry
 
 pytestmark = pytest.mark.engine
@@ -75,6 +77,21 @@ def test_an_engine_whose_kv_is_on_the_host_already_is_refused() -> None:
     cache.hisparse_host_num_blocks = 64
     with pytest.raises(ValueError, match=r"hisparse_config: .* without cache\.l1"):
         geometry(configuration(extra, groups), cache, WorkerCacheSettings.parse(extra))
+
+
+def test_engines_of_one_id_that_start_at_once_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    class Noted(SharedOffloadRegion):  # type: ignore[misc]
+        def __init__(self, name: str, *args: Any, **more: Any) -> None:
+            names.append(name)
+            super().__init__(name, *args, **more)
+
+    monkeypatch.setattr(copies, "SharedOffloadRegion", Noted)
+    for _ in range(2):
+        Engine(slots=(8, 8), name="one").close()
+    assert len(set(names)) == len(names) == 4
+    assert all(name.startswith("one_w") for name in names)
 
 
 def test_an_l1_that_holds_no_span_is_refused() -> None:

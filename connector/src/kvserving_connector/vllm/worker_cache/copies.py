@@ -6,6 +6,7 @@ L1 of a rank is a region of its own: slots of one block each, in rows that the L
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -64,9 +65,15 @@ class CopyEngine:
             raise refuse("cpu_bytes_to_use", cpu_bytes, reason, "set cache.l1.size to several times that")
         self._groups = len(kv_caches.group_data_refs)
         pod = os.environ.get("POD_NAME", "")
-        # Nobody else maps the region, so its name can go at once and no end of the process leaves it behind.
+        # Nobody else maps the region, so its name can go at once and no end of the process leaves it behind. Until then
+        # vLLM would share a region of one name with whoever has it: an engine of the same id that starts just now.
         region = SharedOffloadRegion(
-            regions.named(name, pod), self.slots, 0, self.slot_bytes, self.slot_bytes, barrier=lambda: None
+            regions.named(f"{name}_{uuid.uuid4().hex}", pod),
+            self.slots,
+            0,
+            self.slot_bytes,
+            self.slot_bytes,
+            barrier=lambda: None,
         )
         try:
             self.rows: npt.NDArray[np.uint8] = np.asarray(region.create_kv_memoryview()).view(np.uint8)
