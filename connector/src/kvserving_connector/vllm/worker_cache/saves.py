@@ -172,8 +172,7 @@ class Saves:
         computed = min(request.num_computed_tokens + scheduled, request.num_tokens)
         if self._settings.prompt_only:
             computed = min(computed, request.num_prompt_tokens)
-        most = self._most_spans()
-        stop = min(planner.spans(computed), most)
+        stop = min(planner.spans(computed), self._most_spans())
         if stop <= progress.span and not states:
             return []
         keys = self._hashes.of(request.request_id).keys(request.block_hashes)
