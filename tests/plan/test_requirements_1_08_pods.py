@@ -124,6 +124,14 @@ def test_liveness_is_tolerant() -> None:
         assert probe["failureThreshold"] >= 3
 
 
+def test_an_engine_that_stopped_is_killed_within_a_minute() -> None:
+    """1.9"""
+    for engine in render(pair(prefill={"drainTimeout": "10m"}, transfer={"lease": "10m"})).engines:
+        probe = engine.container["livenessProbe"]
+        found = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+        assert found + probe["terminationGracePeriodSeconds"] < 60
+
+
 def test_probe_values_of_the_users_are_rendered_as_given() -> None:
     """1.9"""
     probe = {"failureThreshold": 120, "initialDelaySeconds": 900, "periodSeconds": 30}
