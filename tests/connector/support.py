@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kvserving_connector.core.policy import Role
 from kvserving_connector.core.signing import Keys, sign_mark, sign_params
@@ -98,6 +98,7 @@ class Rig:
         self.counters = GuardCounters(
             Counter("kvserving:guard_refused_total", "r", ["reason"], registry=registry),
             Counter("kvserving:guard_accepted_total", "a", registry=registry),
+            Gauge("kvserving:guard_unanswered_requests", "u", registry=registry),
         )
         self.registry = registry
         self.engine = app if app is not None else Engine()
@@ -106,6 +107,10 @@ class Rig:
 
     def refused(self, reason: str) -> float:
         return self.registry.get_sample_value("kvserving:guard_refused_total", {"reason": reason}) or 0.0
+
+    @property
+    def unanswered(self) -> float | None:
+        return self.registry.get_sample_value("kvserving:guard_unanswered_requests")
 
     @property
     def accepted(self) -> float:

@@ -21,6 +21,7 @@ _ENDING = re.compile(r"_(bucket|count|sum|total)$")
 def ours() -> set[str]:
     guard = guard_counters()
     found = {f"{counter._name}_total" for counter in (guard.accepted, guard.refused)}
+    found.add(guard.unanswered._name)
     found |= {name for _, name, _ in (*stats._COUNTERS, stats._TRANSFERS, stats._REFUSED)}
     found |= {one.name if one.gauge else f"{one.name}_total" for one in (*OF_LOADS, *OF_STORES, *OF_WORKERS)}
     found |= {f"vllm:kv_connector_mc_{name}_total" for name in COUNTS}

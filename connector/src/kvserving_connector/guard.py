@@ -30,6 +30,7 @@ MAX_BODY_BYTES = 64 * 2**20
 
 _BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 _FORM_TYPES = frozenset({"multipart/form-data", "application/x-www-form-urlencoded"})
+_COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 _FORM_CHARSETS = frozenset({"", "utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1"})
 
 
@@ -91,7 +92,34 @@ class Guard:
             return
         if checked is not body:
             scope = {**scope, "headers": _with_length(scope["headers"], len(checked))}
-        await self._app(scope, _replay(checked, receive), send)
+        if scope["path"].endswith(_COMPLETIONS):
+            await self._serve_completion(scope, _replay(checked, receive), send)
+        else:
+            await self._app(scope, _replay(checked, receive), send)
+
+    async def _serve_completion(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, counted as unanswered until the first bytes of its answer or its end.
+
+        Of other paths some wait for others than the engine, and of an answer the rest may wait for a slow client.
+        """
+        waiting = True
+
+        def answered() -> None:
+            nonlocal waiting
+            if waiting:
+                waiting = False
+                self._counters.unanswered.dec()
+
+        async def noted(message: Message) -> None:
+            if message["type"] == "http.response.body" and message.get("body"):
+                answered()
+            await send(message)
+
+        self._counters.unanswered.inc()
+        try:
+            await self._app(scope, receive, noted)
+        finally:
+            answered()
 
     def _checked_body(self, scope: Scope, body: bytes) -> bytes:
         """Return the body to pass on: the same object when there was nothing to change."""
