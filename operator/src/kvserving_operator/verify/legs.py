@@ -15,7 +15,8 @@ from typing import Any, Literal, TypeVar
 
 import aiohttp
 
-from . import counters, mark
+from . import activity, counters, mark
+from .activity import Activity
 from .counters import Counters
 
 T = TypeVar("T")
@@ -124,13 +125,19 @@ class Caller:
 
     async def counters(self, endpoint: Endpoint) -> Counters | Failure:
         """Return what the engine has counted so far."""
+        return await self._metrics(endpoint, counters.parse)
 
-        async def call() -> Counters | Failure:
+    async def activity(self, endpoint: Endpoint) -> Activity | Failure:
+        """Return what the engine has to do and has done."""
+        return await self._metrics(endpoint, activity.parse)
+
+    async def _metrics(self, endpoint: Endpoint, parse: Callable[[str], T]) -> T | Failure:
+        async def call() -> T | Failure:
             async with self._session.get(endpoint.url + "/metrics") as response:
                 text = await response.text()
                 if response.status != 200:
                     return _refused(endpoint, response.status, "")
-                return counters.parse(text)
+                return parse(text)
 
         return await self._bounded(endpoint, "/metrics", call)
 
