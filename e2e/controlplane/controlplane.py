@@ -1,6 +1,6 @@
 """A real control plane on this machine: etcd, kube-apiserver and kube-controller-manager, up in about two seconds.
 
-    with ControlPlane(crds=[Path("crds/kvserving.dev_kvservings.yaml")]) as plane:
+    with ControlPlane(crds=Path("crds").glob("*.yaml")) as plane:
         namespace = plane.namespace()
         plane.api.create({...})
         plane.apiserver.restart()

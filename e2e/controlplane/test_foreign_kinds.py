@@ -15,7 +15,6 @@ from tests.plan.support import pair, serving
 from kvserving_operator.api.load import load_file
 from kvserving_operator.plan import Observed, plan
 
-# The kind that scalers act on is not part of this release.
 KINDS = ("HTTPRoute", "PodMonitor", "ScaledObject")
 HAS = Observed(kinds=frozenset(KINDS))
 SCALED = pair(

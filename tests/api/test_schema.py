@@ -11,7 +11,13 @@ import yaml
 from kvserving_operator.api.base import Section
 from kvserving_operator.api.fields import known_fields
 from kvserving_operator.api.rules import RULES
-from kvserving_operator.api.schema import FILE_NAME, custom_resource_definition, main, object_schema, render
+from kvserving_operator.api.schema import (
+    custom_resource_definition,
+    definitions,
+    main,
+    object_schema,
+    render,
+)
 from kvserving_operator.api.v1alpha1 import KVServingSpec
 
 CRDS = Path(__file__).parents[2] / "crds"
@@ -37,18 +43,32 @@ def nodes(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[st
 
 
 ALL = dict(nodes(SCHEMA))
-FIELDS = {path: node for path, node in ALL.items() if path not in ("", ".metadata")}
 
 
-def test_the_written_file_is_up_to_date() -> None:
-    assert (CRDS / FILE_NAME).read_text(encoding="utf-8") == render()
+@pytest.fixture(params=definitions())
+def every(request: pytest.FixtureRequest) -> dict[str, dict[str, Any]]:
+    """Every schema of one of the CRDs with its path."""
+    (version,) = definitions()[request.param]["spec"]["versions"]
+    return dict(nodes(version["schema"]["openAPIV3Schema"]))
 
 
-def test_check_notices_a_changed_and_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def fields(every: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {path: node for path, node in every.items() if path not in ("", ".metadata")}
+
+
+def test_the_written_files_are_up_to_date_and_the_only_ones() -> None:
+    written = {path.name: path.read_text(encoding="utf-8") for path in CRDS.iterdir()}
+    assert written == {name: render(definition) for name, definition in definitions().items()}
+
+
+@pytest.mark.parametrize("name", definitions())
+def test_check_notices_a_changed_and_a_missing_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
     assert main(["--check", str(tmp_path)]) == 1
     assert main(["--write", str(tmp_path)]) == 0
     assert main(["--check", str(tmp_path)]) == 0
-    with (tmp_path / FILE_NAME).open("a") as file:
+    with (tmp_path / name).open("a") as file:
         file.write("# edited\n")
     assert main(["--check", str(tmp_path)]) == 1
     assert "differs" in capsys.readouterr().err
@@ -59,8 +79,8 @@ def test_a_field_added_to_the_models_changes_the_file() -> None:
     assert set(SCHEMA["properties"]["spec"]["properties"]) == set(known_fields(KVServingSpec))
 
 
-def test_every_field_has_a_description() -> None:
-    without = [p for p, n in FIELDS.items() if not n.get("description") and not p.endswith(("[*]", "{}"))]
+def test_every_field_has_a_description(every: dict[str, dict[str, Any]]) -> None:
+    without = [p for p, n in fields(every).items() if not n.get("description") and not p.endswith(("[*]", "{}"))]
     assert without == []
 
 
@@ -79,13 +99,13 @@ def test_fields_with_a_default_say_so() -> None:
     assert lease == "How long prefill keeps KV that decode has not fetched. Default: 30s."
 
 
-def test_only_what_structural_schemas_allow_is_used() -> None:
-    others = {path: [key for key in node if not ALLOWED.fullmatch(key)] for path, node in ALL.items()}
+def test_only_what_structural_schemas_allow_is_used(every: dict[str, dict[str, Any]]) -> None:
+    others = {path: [key for key in node if not ALLOWED.fullmatch(key)] for path, node in every.items()}
     assert {path: keys for path, keys in others.items() if keys} == {}
 
 
-def test_every_field_has_one_type() -> None:
-    for path, node in ALL.items():
+def test_every_field_has_one_type(every: dict[str, dict[str, Any]]) -> None:
+    for path, node in every.items():
         if node.get("x-kubernetes-int-or-string"):
             assert "type" not in node, path
             assert node["anyOf"] == [{"type": "integer"}, {"type": "string"}], path
@@ -94,8 +114,8 @@ def test_every_field_has_one_type() -> None:
             assert "anyOf" not in node, path
 
 
-def test_every_text_list_and_map_has_a_bound() -> None:
-    for path, node in FIELDS.items():
+def test_every_text_list_and_map_has_a_bound(every: dict[str, dict[str, Any]]) -> None:
+    for path, node in fields(every).items():
         kind = node.get("type", "text")
         if kind in ("string", "text") and "enum" not in node and path not in (".apiVersion", ".kind"):
             assert "maxLength" in node, path
@@ -109,16 +129,16 @@ def test_every_text_list_and_map_has_a_bound() -> None:
             assert "minimum" in node, path
 
 
-def test_every_list_says_how_it_is_merged() -> None:
-    for path, node in ALL.items():
+def test_every_list_says_how_it_is_merged(every: dict[str, dict[str, Any]]) -> None:
+    for path, node in every.items():
         if node.get("type") == "array":
             assert node["x-kubernetes-list-type"] in ("atomic", "set", "map"), path
             for key in node.get("x-kubernetes-list-map-keys", ()):
                 assert key in node["items"]["required"], path
 
 
-def test_field_names_are_camel_case_and_need_no_escape_in_rules() -> None:
-    for path, node in ALL.items():
+def test_field_names_are_camel_case_and_need_no_escape_in_rules(every: dict[str, dict[str, Any]]) -> None:
+    for path, node in every.items():
         for name in node.get("properties", {}):
             assert re.fullmatch(r"[a-z][A-Za-z0-9]*", name), f"{path}.{name}"
             assert not RESERVED.fullmatch(name), f"{path}.{name}"
@@ -134,11 +154,11 @@ def test_every_rule_is_in_the_schema_once() -> None:
     assert sorted(rendered) == sorted((f".{rule.at}" if rule.at else "", rule.cel) for rule in RULES)
 
 
-def test_field_paths_of_rules_exist() -> None:
-    for path, node in ALL.items():
+def test_field_paths_of_rules_exist(every: dict[str, dict[str, Any]]) -> None:
+    for path, node in every.items():
         for validation in node.get("x-kubernetes-validations", ()):
             if "fieldPath" in validation:
-                assert f"{path}{validation['fieldPath']}" in ALL, validation
+                assert f"{path}{validation['fieldPath']}" in every, validation
 
 
 def test_message_expressions_have_a_cost_that_the_apiserver_can_bound() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.chart.charts import CHART, MONITORING, NAME, NAMESPACE, Helm, Json, Refused, kinds, one, value_files
 
 import kvserving_operator
-from kvserving_operator.api.schema import custom_resource_definition
+from kvserving_operator.api.schema import definitions
 from kvserving_operator.cli.operator import run
 from kvserving_operator.control import permissions
 from kvserving_operator.control.config import Config
@@ -131,13 +131,15 @@ def test_rights_and_account_can_be_somebody_elses(helm: Helm) -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_the_crd_is_that_of_the_code_and_kept_where_asked(helm: Helm, keep: bool) -> None:
-    made = one(helm.template({"crds": {"keep": keep}}), "CustomResourceDefinition", "kvservings.kvserving.dev")
-    assert made["spec"] == custom_resource_definition()["spec"]
-    assert (made["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep") is keep
+def test_the_crds_are_those_of_the_code_and_kept_where_asked(helm: Helm, keep: bool) -> None:
+    objects = helm.template({"crds": {"keep": keep}})
+    for wanted in definitions().values():
+        made = one(objects, "CustomResourceDefinition", wanted["metadata"]["name"])
+        assert made["spec"] == wanted["spec"]
+        assert (made["metadata"].get("annotations", {}).get("helm.sh/resource-policy") == "keep") is keep
 
 
-def test_the_crd_can_be_left_out(helm: Helm) -> None:
+def test_the_crds_can_be_left_out(helm: Helm) -> None:
     assert "CustomResourceDefinition" not in kinds(helm.template({"crds": {"install": False}}))
 
 

@@ -64,6 +64,7 @@ def test_a_cluster_without_a_flaw_has_no_finding() -> None:
         ("not-looked-at", {"unread": (Unread("nodes", "nodes may not be read", "ask"),)}, INFO, "may not"),
         ("kubernetes-old", {"version": "v1.29.1"}, WARNING, "v1.29.1"),
         ("crd-missing", {"kinds": frozenset()}, ERROR, API_VERSION),
+        ("crd-missing", {"kinds": frozenset({(API_VERSION, KIND)})}, ERROR, "KVServingRole"),
         ("optional-kinds", {"kinds": frozenset({(API_VERSION, KIND)})}, INFO, "PodMonitor"),
         ("operator-missing", {"operators": ()}, WARNING, "no Deployment"),
         ("operator-down", {"operators": (operator(available=0),)}, ERROR, "available"),

@@ -21,7 +21,7 @@ _ROLE: dict[str, list[Any]] = {
     ],
     "autoscaling.min": [1, 3],
     "autoscaling.max": [8, 9],
-    "autoscaling.metric": ["auto", "queue", "ttft", "itl", "kvUsage"],
+    "autoscaling.metric": ["auto", "queue", "running", "ttft", "itl", "kvUsage"],
     "autoscaling.metricName": ["queue_depth", "other_depth"],
     "autoscaling.target": [10, 90],
     "autoscaling.via": ["hpa", "keda", "external"],

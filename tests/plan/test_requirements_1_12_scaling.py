@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 from tests.plan.support import LOCAL, case, faults, pair, render
+
+from kvserving_operator.api.serving_role import KVServingRoleSpec
 
 SCALED = {"autoscaling": {"min": 2, "max": 8}}
 
@@ -56,13 +61,74 @@ def test_scaling_down_waits_for_the_drain() -> None:
 
 @pytest.mark.parametrize(
     ("metric", "target", "value"),
-    [("ttft", 500, "500m"), ("itl", 40, "40m"), ("kvUsage", 80, "800m"), ("queue", 8, "8"), ("queue", None, "8")],
+    [
+        ("ttft", 500, "500m"),
+        ("itl", 40, "40m"),
+        ("kvUsage", 80, "800m"),
+        ("queue", 8, "8"),
+        ("queue", None, "8"),
+        ("running", 96, "96"),
+    ],
 )
 def test_targets_are_in_the_metrics_own_unit(metric: str, target: int | None, value: str) -> None:
     scaling = {"max": 4, "metric": metric, **({"target": target} if target else {})}
     plan = render(pair(prefill={"autoscaling": scaling}))
     (rule,) = plan.one("HorizontalPodAutoscaler", "qwen-prefill")["spec"]["metrics"]
     assert rule["pods"]["target"] == {"type": "AverageValue", "averageValue": value}
+
+
+def measured(hpa: Mapping[str, Any]) -> dict[str, str]:
+    return {rule["pods"]["metric"]["name"]: rule["pods"]["target"]["averageValue"] for rule in hpa["spec"]["metrics"]}
+
+
+def test_without_a_metric_named_each_role_is_scaled_by_what_fits_it() -> None:
+    plan = render(pair(prefill=SCALED, decode=SCALED))
+    assert measured(plan.one("HorizontalPodAutoscaler", "qwen-prefill")) == {
+        "vllm_num_requests_waiting": "8",
+        "vllm_time_to_first_token_seconds": "500m",
+        "vllm_kv_cache_usage_perc": "800m",
+    }
+    assert measured(plan.one("HorizontalPodAutoscaler", "qwen-decode")) == {
+        "vllm_kv_cache_usage_perc": "800m",
+        "vllm_num_requests_running": "200",
+    }
+
+
+def test_without_a_metric_named_the_target_is_that_of_the_first() -> None:
+    plan = render(pair(prefill={"autoscaling": {"max": 4, "target": 3}}))
+    found = measured(plan.one("HorizontalPodAutoscaler", "qwen-prefill"))
+    assert list(found.items())[:2] == [
+        ("vllm_num_requests_waiting", "3"),
+        ("vllm_time_to_first_token_seconds", "500m"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "target"),
+    [(["--max-num-seqs", "64"], "51"), (["--max_num_seqs=1"], "1"), (["--max-num-seqs", "no"], "200"), ([], "200")],
+)
+def test_as_many_requests_run_as_leave_room_in_the_batch(args: list[str], target: str) -> None:
+    plan = render(pair(decode={**SCALED, "args": args}))
+    assert measured(plan.one("HorizontalPodAutoscaler", "qwen-decode"))["vllm_num_requests_running"] == target
+
+
+def test_keda_asks_for_the_same_and_never_gets_what_is_no_number() -> None:
+    scaled = {"autoscaling": {"max": 4, "via": "keda"}}
+    plan = render(pair(prefill=scaled, decode=scaled))
+    prefill = plan.one("ScaledObject", "qwen-prefill")["spec"]["triggers"]
+    assert [(t["metricType"], t["metadata"]["threshold"]) for t in prefill] == [
+        ("AverageValue", "8"),
+        ("Value", "0.5"),
+        ("Value", "0.8"),
+    ]
+    pods = 'kvserving_dev_name="qwen",kvserving_dev_role="prefill"'
+    assert [t["metadata"]["query"] for t in prefill] == [
+        f"sum(vllm:num_requests_waiting{{{pods}}})",
+        "(histogram_quantile(0.95, sum by (le) (rate(vllm:time_to_first_token_seconds_bucket"
+        f"{{{pods}}}[2m]))) >= 0) or vector(0)",
+        f"avg(vllm:kv_cache_usage_perc{{{pods}}})",
+    ]
+    assert len(plan.one("ScaledObject", "qwen-decode")["spec"]["triggers"]) == 2
 
 
 def test_a_suspended_object_keeps_stores_and_claims_and_runs_nothing() -> None:
@@ -77,8 +143,35 @@ def test_a_suspended_object_keeps_stores_and_claims_and_runs_nothing() -> None:
     )
     plan = render(spec)
     assert [plan.role(role).deployment["spec"]["replicas"] for role in ("prefill", "decode", "router")] == [0, 0, 0]
-    assert not plan.kinds() & {"HorizontalPodAutoscaler", "KVServingRole"}
-    assert {"StatefulSet", "PersistentVolumeClaim"} <= plan.kinds()
+    assert "HorizontalPodAutoscaler" not in plan.kinds()
+    assert {"StatefulSet", "PersistentVolumeClaim", "KVServingRole"} <= plan.kinds()
+
+
+def test_a_scale_target_carries_no_number() -> None:
+    """It would be set again with every apply, whatever HPA wrote."""
+    for target in case("07").all("KVServingRole"):
+        assert set(target["spec"]) == {"servingName", "role", "bounds", "selector"}
+
+
+def test_a_scale_target_is_what_its_definition_allows() -> None:
+    for target in case("07").all("KVServingRole"):
+        read = KVServingRoleSpec.model_validate(target["spec"])
+        assert read.model_dump(by_alias=True, exclude_none=True) == target["spec"]
+
+
+def test_the_selector_matches_the_engine_pods_of_every_revision_and_no_other_pod() -> None:
+    scaled = pair(prefill=SCALED, decode=SCALED, cache={"l2": {"size": "8Gi"}})
+    plans = [render(scaled), render({**scaled, "engine": {"version": "0.30.0"}})]
+    assert plans[0].plan.revision != plans[1].plan.revision
+    terms = dict(t.split("=") for t in plans[0].one("KVServingRole", "qwen-decode")["spec"]["selector"].split(","))
+    for plan in plans:
+        labelled = {
+            o["metadata"]["name"]: o["spec"]["template"]["metadata"]["labels"]
+            for kind in ("Deployment", "StatefulSet")
+            for o in plan.all(kind)
+        }
+        matched = [name for name, marks in labelled.items() if terms.items() <= marks.items()]
+        assert matched == [plan.decode.deployment["metadata"]["name"]]
 
 
 def test_replicas_and_autoscaling_exclude_each_other() -> None:

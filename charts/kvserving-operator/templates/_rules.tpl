@@ -102,6 +102,7 @@
 - apiGroups:
   - kvserving.dev
   resources:
+  - kvservingroles/status
   - kvservings/status
   verbs:
   - get

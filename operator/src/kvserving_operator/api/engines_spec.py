@@ -113,18 +113,22 @@ class Engine(Section):
 class Autoscaling(Section):
     """Bounds and metric by which a role is scaled."""
 
-    min: PositiveInt = Field(default=1, description="Fewest replicas.")
+    min: PositiveInt = Field(
+        default=1, description="Fewest replicas; 0 asked for through /scale switches the role off all the same."
+    )
     max: PositiveInt = Field(description="Most replicas.")
-    metric: Literal["auto", "queue", "ttft", "itl", "kvUsage", "custom"] = Field(
-        default="auto", description="What is measured."
+    metric: Literal["auto", "queue", "running", "ttft", "itl", "kvUsage", "custom"] = Field(
+        default="auto",
+        description="What is measured. auto takes the largest number that any of these asks for: queue, ttft and "
+        "kvUsage for prefill, kvUsage and running for decode.",
     )
     metric_name: Annotated[str, Field(min_length=1, max_length=253, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Name of the metric where metric is custom."
     )
     target: Annotated[Int, Field(ge=1, le=1_000_000_000)] | None = Field(
         default=None,
-        description="Value to keep: requests (queue), milliseconds (ttft, itl), percent (kvUsage), "
-        "the metric's own unit (custom).",
+        description="Value to keep per engine: requests (queue, running), milliseconds (ttft, itl), percent (kvUsage), "
+        "the metric's own unit (custom); with auto that of the first.",
     )
     via: Literal["hpa", "keda", "external"] = Field(default="hpa", description="Who scales.")
 

@@ -1,7 +1,7 @@
-"""The CRD of ``KVServing``, made from the models and the rules.
+"""The CRDs of ``KVServing`` and ``KVServingRole``, made from the models and the rules.
 
-``python -m kvserving_operator.api.schema --write crds`` writes it, ``--check crds`` exits
-with 1 when the file differs. The schema is structural: no references, no unions, no nulls,
+``python -m kvserving_operator.api.schema --write crds`` writes them, ``--check crds`` exits
+with 1 when a file differs. The schema is structural: no references, no unions, no nulls,
 no defaults (rules ask which field was set), a bound on every text, list and map.
 """
 
@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel
 
 from .. import generated
+from . import serving_role
 from .base import Section
 from .rule import Rule
 from .rules import RULES
@@ -24,6 +25,7 @@ from .v1alpha1 import GROUP, KIND, VERSION, KVServingSpec, KVServingStatus
 
 PLURAL = "kvservings"
 FILE_NAME = f"{GROUP}_{PLURAL}.yaml"
+ROLE_FILE_NAME = f"{GROUP}_{serving_role.PLURAL}.yaml"
 _KEPT = (
     "type",
     "enum",
@@ -65,20 +67,67 @@ COLUMNS: tuple[Mapping[str, Any], ...] = (
 """Columns of ``kubectl get``; those with priority 1 appear with ``-o wide``."""
 
 
+ROLE_COLUMNS: tuple[Mapping[str, Any], ...] = (
+    {"name": "Serving", "type": "string", "jsonPath": ".spec.servingName"},
+    {"name": "Role", "type": "string", "jsonPath": ".spec.role"},
+    {"name": "Asked", "type": "integer", "jsonPath": ".spec.replicas"},
+    {"name": "Engines", "type": "integer", "jsonPath": ".status.replicas"},
+    {"name": "Min", "type": "integer", "jsonPath": ".spec.bounds.min"},
+    {"name": "Max", "type": "integer", "jsonPath": ".spec.bounds.max"},
+    {"name": "Selector", "type": "string", "jsonPath": ".status.selector", "priority": 1},
+    {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+)
+"""Columns of ``kubectl get`` for roles."""
+
+
 def custom_resource_definition() -> dict[str, Any]:
-    """Return the CRD as plain values, equal for equal sources."""
+    """Return the CRD of ``KVServing`` as plain values, equal for equal sources."""
+    return _definition(KIND, PLURAL, "kvs", COLUMNS, {"status": {}}, object_schema())
+
+
+def role_definition() -> dict[str, Any]:
+    """Return the CRD of ``KVServingRole`` as plain values, equal for equal sources."""
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    schema = _whole(
+        serving_role.KIND,
+        "Number of engines of one role that is scaled: what HPA, KEDA and people write, best through /scale.",
+        serving_role.KVServingRoleSpec,
+        serving_role.KVServingRoleStatus,
+        serving_role.RULES,
+    )
+    kind, plural = serving_role.KIND, serving_role.PLURAL
+    return _definition(kind, plural, "kvsr", ROLE_COLUMNS, {"status": {}, "scale": scale}, schema)
+
+
+def definitions() -> dict[str, dict[str, Any]]:
+    """Return every CRD by the name of its file."""
+    return {FILE_NAME: custom_resource_definition(), ROLE_FILE_NAME: role_definition()}
+
+
+def _definition(
+    kind: str,
+    plural: str,
+    short: str,
+    columns: Iterable[Mapping[str, Any]],
+    subresources: Mapping[str, Any],
+    schema: Mapping[str, Any],
+) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": KIND.lower(),
-                "shortNames": ["kvs"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
                 "categories": ["kvserving"],
             },
             "scope": "Namespaced",
@@ -87,9 +136,9 @@ def custom_resource_definition() -> dict[str, Any]:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "additionalPrinterColumns": [dict(column) for column in COLUMNS],
-                    "subresources": {"status": {}},
-                    "schema": {"openAPIV3Schema": object_schema()},
+                    "additionalPrinterColumns": [dict(column) for column in columns],
+                    "subresources": dict(subresources),
+                    "schema": {"openAPIV3Schema": schema},
                 }
             ],
         },
@@ -97,17 +146,24 @@ def custom_resource_definition() -> dict[str, Any]:
 
 
 def object_schema(rules: Iterable[Rule] = RULES) -> dict[str, Any]:
-    """Return the structural schema of a whole object, with ``rules`` at their places."""
+    """Return the structural schema of a whole ``KVServing``, with ``rules`` at their places."""
+    description = "One prefill/decode-disaggregated, tiered-KV vLLM service."
+    return _whole(KIND, description, KVServingSpec, KVServingStatus, rules)
+
+
+def _whole(
+    kind: str, description: str, spec: type[Section], status: type[Section], rules: Iterable[Rule]
+) -> dict[str, Any]:
     schema = {
         "type": "object",
-        "description": "One prefill/decode-disaggregated, tiered-KV vLLM service.",
+        "description": description,
         "required": ["spec"],
         "properties": {
             "apiVersion": {"type": "string", "description": "Version of this kind, kvserving.dev/v1alpha1."},
-            "kind": {"type": "string", "description": "Always KVServing."},
+            "kind": {"type": "string", "description": f"Always {kind}."},
             "metadata": {"type": "object"},
-            "spec": section_schema(KVServingSpec),
-            "status": section_schema(KVServingStatus),
+            "spec": section_schema(spec),
+            "status": section_schema(status),
         },
     }
     for rule in rules:
@@ -191,23 +247,29 @@ def _validation(rule: Rule) -> dict[str, str]:
     return validation
 
 
-def render() -> str:
-    """Return the text of the CRD's file."""
+def render(definition: Mapping[str, Any] | None = None) -> str:
+    """Return the text of a CRD's file: of ``definition``, without one of that of ``KVServing``."""
     header = "# Generated by kvserving_operator.api.schema from the models and rules; do not edit.\n"
-    return header + yaml.dump(
-        custom_resource_definition(), Dumper=generated.Dumper, sort_keys=False, width=_LINE, allow_unicode=True
-    )
+    plain = custom_resource_definition() if definition is None else dict(definition)
+    return header + yaml.dump(plain, Dumper=generated.Dumper, sort_keys=False, width=_LINE, allow_unicode=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write or check the CRD's file in the named folder; return the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m kvserving_operator.api.schema", description="The CRD's file.")
-    generated.actions(parser).add_argument("--json", action="store_true", help="print the CRD as JSON")
+    """Write or check the CRDs' files in the named folder; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kvserving_operator.api.schema", description="The CRDs' files.")
+    generated.actions(parser).add_argument("--json", action="store_true", help="print the CRDs as a JSON list")
     options = parser.parse_args(arguments)
+    made = definitions()
     if options.json:
-        print(json.dumps(custom_resource_definition(), ensure_ascii=False))
+        print(json.dumps(list(made.values()), ensure_ascii=False))
         return 0
-    return generated.write_or_check(FILE_NAME, render(), options, "the models and rules")
+    if options.print:
+        print("---\n".join(render(definition) for definition in made.values()), end="")
+        return 0
+    return max(
+        generated.write_or_check(name, render(definition), options, "the models and rules")
+        for name, definition in made.items()
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""Templates of the chart that are made from the code: the CRD, and the rules of the operator's roles."""
+"""Templates of the chart that are made from the code: the CRDs, and the rules of the operator's roles."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 import yaml
 
@@ -18,16 +21,20 @@ metadata:
 
 
 def crds() -> str:
-    """Return the template of the CRD: the text of the file in ``crds/`` with the release's labels and annotations."""
-    definition = schema.custom_resource_definition()
+    """Return the template of the CRDs: the files in ``crds/`` with the release's labels and annotations."""
+    made = "---\n".join(_crd(definition) for definition in schema.definitions().values())
+    return f"{_HEADER}{{{{- if .Values.crds.install }}}}\n{made}{{{{- end }}}}\n"
+
+
+def _crd(definition: Mapping[str, Any]) -> str:
     name = definition["metadata"]["name"]
-    _, text = schema.render().split("\n", 1)
+    _, text = schema.render(definition).split("\n", 1)
     plain = f"metadata:\n  name: {name}\n"
     if text.count(plain) != 1:
         raise ValueError(f"the CRD's text does not have the metadata of {name} once")
     before, after = (_literal(part) for part in text.split(plain))
     metadata = _CRD_METADATA.replace("NAME", name)
-    return f"{_HEADER}{{{{- if .Values.crds.install }}}}\n{before}{metadata}{after}{{{{- end }}}}\n"
+    return f"{before}{metadata}{after}"
 
 
 def rules() -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from ..api.v1alpha1 import API_VERSION
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
-from . import children
+from . import children, scaling
 from .children import Action, Wanted
 from .contests import Contests
 from .failures import ApiFailure, Problem, problem
@@ -84,7 +84,9 @@ class Applier:
                 return
             live = view.children.get(identity)
             try:
-                await self._one(view, children.wanted(view.serving, manifest, live), live, outcome)
+                await self._one(
+                    view, children.wanted(view.serving, scaling.seeded(view, manifest, live), live), live, outcome
+                )
             except ApiFailure as failure:
                 outcome.problems[identity] = problem(failure)
 
@@ -95,7 +97,7 @@ class Applier:
         for api_version, kind in ((m["apiVersion"], m["kind"]) for m in (manifest, target) if m and "apiVersion" in m):
             if (api_version, kind) in self.absent:
                 if api_version == API_VERSION:
-                    return f"{kind} arrives with a later release: set the number of replicas in place of autoscaling"
+                    return f"the cluster has no kind {kind}: apply the CRDs of this release (kubectl apply -f crds/)"
                 return f"the cluster has no kind {kind} ({api_version}): install its CRD, or remove what asks for it"
         return None
 
@@ -184,5 +186,7 @@ class Applier:
 
 
 def _for(body: Mapping[str, Any], live: Child) -> dict[str, Any]:
-    # With the UID, an object that was replaced meanwhile is not touched.
-    return {**body, "metadata": {**body["metadata"], "uid": live.uid}}
+    # With the UID, an object that was replaced meanwhile is not touched; with the version, no number of a scaler's that
+    # was not seen yet.
+    version = {"resourceVersion": live.version} if scaling.carries_number(body) else {}
+    return {**body, "metadata": {**body["metadata"], "uid": live.uid, **version}}

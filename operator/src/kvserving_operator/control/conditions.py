@@ -13,8 +13,10 @@ from typing import Literal
 
 from ..api.faults import Fault
 from ..plan import labels
+from ..plan.scaling import Wanted
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
+from . import scaling
 from .failures import Problem
 from .logs import redact
 from .observe import Child, View
@@ -33,7 +35,7 @@ TYPES: Mapping[str, str] = {
     "RouterReady": "All routers are ready. Absent where the router is not the operator's.",
     "StorageReady": "Claims are made, and the L2 store that the operator deploys is ready, or there is none.",
     "TransferVerified": "A probe proved that KV moves from prefill to decode. Absent in aggregated mode.",
-    "ScalingReady": "Scale targets and scalers are in place. Absent without a scaler.",
+    "ScalingReady": "Scale targets and scalers are in place, and the scalers work. Absent without a scaler.",
     "Reconciling": "As Progressing, for kstatus.",
     "Stalled": "No progress without a change of the spec or by an administrator, for kstatus.",
 }
@@ -62,7 +64,6 @@ _STUCK = frozenset(
         Reason.QUOTA_EXCEEDED,
     )
 )
-_SCALERS = ("HorizontalPodAutoscaler", "ScaledObject", "KVServingRole")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Facts:
     """Everything that conditions are made of.
 
     ``plan`` is ``None`` where ``faults`` forbid one; ``revision`` is then the one that runs.
-    ``transfer`` is ``None`` in aggregated mode.
+    ``transfer`` is ``None`` in aggregated mode. ``scaling`` tells of the numbers of engines.
     """
 
     view: View
@@ -104,6 +105,7 @@ class Facts:
     routed: bool
     suspended: bool
     faults: tuple[Fault, ...] = ()
+    scaling: Wanted | None = None
     problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     transfer: Transfer | None = None
 
@@ -111,7 +113,7 @@ class Facts:
 def conditions(facts: Facts) -> tuple[Condition, ...]:
     """Return all conditions that apply, in the order of ``TYPES``."""
     leaves = [found for found in (_leaf(name, facts) for name in LEAVES) if found is not None]
-    scaling = _scaling(facts)
+    scaled = _scaling(facts)
     available = _available(facts)
     ready = _ready(facts, leaves)
     degraded = _degraded(facts, leaves)
@@ -122,7 +124,7 @@ def conditions(facts: Facts) -> tuple[Condition, ...]:
     reconciling = Condition("Reconciling", progressing.status, progressing.reason, progressing.message)
     found = {
         condition.type: condition
-        for condition in (ready, available, progressing, degraded, *leaves, *scaling, reconciling, stalled)
+        for condition in (ready, available, progressing, degraded, *leaves, *scaled, reconciling, stalled)
     }
     return tuple(found[name] for name in TYPES if name in found)
 
@@ -207,7 +209,7 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
 def _problem_of(facts: Facts, role: str) -> Problem | None:
     """Return the first problem with a child that carries the label of ``role``; scalers have their own condition."""
     for manifest in facts.plan.objects if facts.plan is not None else ():
-        if manifest["metadata"]["labels"].get(labels.ROLE) == role and manifest["kind"] not in _SCALERS:
+        if manifest["metadata"]["labels"].get(labels.ROLE) == role and manifest["kind"] not in scaling.KINDS:
             found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
             if found is not None and not _optional(found):
                 return found
@@ -361,11 +363,7 @@ def _stalled(leaves: list[Condition], facts: Facts) -> Condition:
 
 
 def _scaling(facts: Facts) -> tuple[Condition, ...]:
-    planned = [m for m in facts.plan.objects if m["kind"] in _SCALERS] if facts.plan is not None else []
-    if not planned:
+    if facts.plan is None or facts.suspended:
         return ()
-    for manifest in planned:
-        found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
-        if found is not None:
-            return (Condition("ScalingReady", "False", found.reason, found.message),)
-    return (Condition("ScalingReady", "True", Reason.READY, "scale targets and scalers are in place"),)
+    found = scaling.standing(facts.view, facts.plan, facts.problems, facts.scaling)
+    return (Condition("ScalingReady", *found),) if found is not None else ()

@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 from ..plan import labels
 from . import drift
 from .drift import Fields
+from .owners import Owner, controller_of
 from .pods import PodState
+from .scalers import Failing, Scale, failing_of, scale_of
 
 _WORKLOADS = ("Deployment", "StatefulSet")
 _MOST_GONE = 8192
@@ -44,15 +46,6 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """The controller that owns an object."""
-
-    kind: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
 class Workload:
     """Numbers and conditions of a Deployment or StatefulSet; ``current`` when they are of its present spec."""
 
@@ -75,7 +68,8 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class Child:
     """One child, or an object that has a child's name. ``owner`` is its controller, ``serving`` the name in its label,
-    ``digest`` that of the manifest it was applied from, ``fields`` those that the operator manages."""
+    ``digest`` that of the manifest it was applied from, ``fields`` those that the operator manages. ``scale`` is what a
+    scale target shows, ``failing`` why a scaler cannot scale."""
 
     api_version: str
     kind: str
@@ -90,6 +84,8 @@ class Child:
     revision: str
     digest: str
     fields: Fields = field(repr=False)
+    scale: Scale | None = None
+    failing: Failing = ()
     replicas: int | None = None
     workload: Workload | None = None
 
@@ -157,17 +153,11 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         revision=marks.get(labels.REVISION, ""),
         digest=(metadata.get("annotations") or {}).get(drift.DIGEST, ""),
         fields=fields,
+        scale=scale_of(body, kind),
+        failing=failing_of(body, kind),
         replicas=replicas if isinstance(replicas, int) else None,
         workload=_workload(body, fields) if kind in _WORKLOADS else None,
     )
-
-
-def controller_of(metadata: Mapping[str, Any]) -> Owner | None:
-    """Return the controller among the owner references."""
-    for reference in metadata.get("ownerReferences") or ():
-        if reference.get("controller"):
-            return Owner(reference.get("kind", ""), reference.get("name", ""), reference.get("uid", ""))
-    return None
 
 
 def _engine(metadata: Mapping[str, Any], fields: Fields) -> tuple[str, str] | None:
@@ -372,11 +362,16 @@ class Store:
 
 def _differs(known: Child, child: Child) -> bool:
     """Whether a decision could depend on the difference; the resource version alone is none."""
-    return (known.uid, known.owner, known.deleting, known.digest, known.replicas, known.workload) != (
-        child.uid,
-        child.owner,
-        child.deleting,
-        child.digest,
-        child.replicas,
-        child.workload,
-    ) or (known.fields is not child.fields and known.fields != child.fields)
+    return (
+        (known.uid, known.owner, known.deleting, known.digest, known.replicas, known.workload)
+        != (
+            child.uid,
+            child.owner,
+            child.deleting,
+            child.digest,
+            child.replicas,
+            child.workload,
+        )
+        or (known.scale, known.failing) != (child.scale, child.failing)
+        or (known.fields is not child.fields and known.fields != child.fields)
+    )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import yaml
 
 from .. import generated
+from ..api import serving_role
 from ..api.schema import PLURAL
 from ..api.v1alpha1 import GROUP, KIND, VERSION
 
@@ -69,6 +70,8 @@ LEASES = Resource(
     "coordination.k8s.io", "v1", "Lease", "leases", ("create", "get", "update"), "election of the writer", scope="own"
 )
 
+ROLE = _child(GROUP, VERSION, serving_role.KIND, serving_role.PLURAL, "the number of engines that scalers ask for")
+
 CHILDREN: tuple[Resource, ...] = (
     _child("", "v1", "ConfigMap", "configmaps", "the router's launcher, store settings"),
     _child("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "model and filesystem caches"),
@@ -83,7 +86,7 @@ CHILDREN: tuple[Resource, ...] = (
     _child("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors", "monitoring", optional=True),
     _child("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", "scaling by KEDA", optional=True),
     _child("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", "a route to the router", optional=True),
-    _child(GROUP, VERSION, "KVServingRole", "kvservingroles", "scale target of a role", optional=True),
+    ROLE,
 )
 """Kinds of children that are watched."""
 
@@ -95,6 +98,7 @@ TABLE: tuple[Resource, ...] = (
     SECRETS,
     EVENTS,
     *CHILDREN,
+    replace(ROLE, plural=f"{ROLE.plural}/status", verbs=("get", "patch"), why="what /scale shows of a role"),
     LEASES,
 )
 

@@ -15,7 +15,8 @@ from .apply import Outcome
 from .children import owner_reference
 from .failures import ApiFailure, Problem, problem
 from .kube import Kube
-from .observe import Serving, controller_of
+from .observe import Serving
+from .owners import controller_of
 from .permissions import SECRETS
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import __version__
 from ...api.v1alpha1 import API_VERSION, KIND
-from ...control.permissions import CHILDREN
+from ...control.permissions import CHILDREN, ROLE
 from ...plan import engine
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
@@ -58,7 +58,15 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
         )
         return
     yield from schema.findings(facts.schema)
-    absent = [r for r in CHILDREN if r.optional and r.group != API_VERSION.partition("/")[0]]
+    if (ROLE.api_version, ROLE.kind) not in facts.kinds:
+        yield error(
+            "crd-missing",
+            f"CustomResourceDefinition {ROLE.kind}",
+            f"the cluster has no {ROLE.kind} of {ROLE.api_version}",
+            why="a role with autoscaling keeps its number of engines",
+            fix="`kubectl apply -f crds/`, or the chart with crds.install",
+        )
+    absent = [r for r in CHILDREN if r.optional]
     absent = [r for r in absent if (r.api_version, r.kind) not in facts.kinds]
     if absent:
         named = ", ".join(f"{r.kind} ({r.why})" for r in absent)
