@@ -22,6 +22,7 @@ class FakeApi:
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.writes: list[tuple[str, str, str]] = []
         self.fail: dict[tuple[str, str], ApiFailure] = {}
+        self.graces: list[int | None] = []
         self._numbers = itertools.count(100)
 
     def put(self, kind: str, body: Json) -> Json:
@@ -86,8 +87,11 @@ class FakeApi:
             made["data"] = dict.fromkeys(made.pop("stringData"), "")
         return self.put(resource.kind, made)
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str) -> None:
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str, grace: int | None = None
+    ) -> None:
         self._write("delete", resource.kind, name)
+        self.graces.append(grace)
         known = self.objects.get((resource.kind, namespace, name))
         if known is None or (known["metadata"]["uid"], known["metadata"]["resourceVersion"]) != (uid, version):
             raise ApiFailure(409, "Conflict", "", f"delete {resource.plural}", {})

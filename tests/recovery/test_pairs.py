@@ -9,7 +9,7 @@ GOOD, BAD = Reason.VERIFIED, Reason.TRANSFER_FAILED
 Seen = dict[str, Reason]
 
 
-def after(*verifications: Seen, every: float = 20.0, start: Records = EMPTY) -> Records:
+def after(*verifications: Seen, every: float = 50.0, start: Records = EMPTY) -> Records:
     """Verifications of pairs such as ``p1d2``, one after another."""
     records = start
     for number, seen in enumerate(verifications):
@@ -39,7 +39,7 @@ def test_the_finding_names_both() -> None:
 
 
 def test_failures_in_quick_succession_are_not_enough() -> None:
-    assert at_fault(after({"p1d1": GOOD}, *[{"p1d1": BAD}] * 5, every=5), "p1", "d1") == {}
+    assert at_fault(after({"p1d1": GOOD}, *[{"p1d1": BAD}] * 9, every=10), "p1", "d1") == {}
 
 
 def test_a_success_in_between_begins_anew() -> None:

@@ -25,7 +25,7 @@ def stale(pod: str) -> Finding:
 
 
 def done(pod: str, at: float) -> Restart:
-    return Restart(at, pod, f"uid-{pod}", engine(pod).role, Reason.ENGINE_HUNG)
+    return Restart(at, pod, f"uid-{pod}", engine(pod).role, "r1", Reason.ENGINE_HUNG)
 
 
 FOUR = (engine("p1"), engine("p2"), engine("d1"), engine("d2"))
@@ -49,6 +49,19 @@ def test_the_last_that_serves_is_kept() -> None:
     assert decide([stale("d1")], FOUR, (), 0.0).engine == engine("d1")
 
 
+def test_engines_of_another_revision_do_not_stand_in() -> None:
+    other = replace(engine("d2"), revision="r2")
+    assert (
+        decide([stale("d1")], (engine("p1"), engine("d1"), other), (), 0.0).why
+        == "d1 is the last decode engine that serves"
+    )
+
+
+def test_a_rollout_that_loads_does_not_keep_a_restart_open() -> None:
+    loading = replace(engine("d9", serving=False), revision="r2")
+    assert decide([hung("p1")], (*FOUR, loading), [done("d0", 0)], 100).engine == engine("p1")
+
+
 def test_of_several_the_one_that_serves_nobody_goes_first() -> None:
     found = decide([stale("d1"), hung("p2")], FOUR, (), 0.0)
     assert found.engine == engine("p2")
@@ -68,8 +81,8 @@ def test_an_engine_that_does_not_come_back_does_not_hold_up_others_for_ever() ->
 
 
 def test_a_pod_that_is_still_going_is_waited_for() -> None:
-    engines = (*FOUR[:3], engine("d2", uid="uid-d2"))
-    assert decide([hung("p1")], engines, [done("d2", 0)], 300).why == "the restart of d2 is not over yet"
+    assert decide([hung("p1")], FOUR, [done("d2", 0)], 300).why == "the restart of d2 is not over yet"
+    assert decide([hung("d2")], FOUR, [done("d2", 0)], 300).finding is None
 
 
 def test_pauses_of_a_role_grow_and_end() -> None:
@@ -78,7 +91,7 @@ def test_pauses_of_a_role_grow_and_end() -> None:
     while True:
         found = decide([hung("d1")], (engine("p1"), engine("d1", uid=f"uid-{at}")), history, at)
         if found.engine is not None:
-            history.append(Restart(at, "d1", found.engine.uid, "decode", Reason.ENGINE_HUNG))
+            history.append(Restart(at, "d1", found.engine.uid, "decode", "r1", Reason.ENGINE_HUNG))
             pauses.append(at)
         elif "in a row" in found.why:
             break
@@ -125,7 +138,7 @@ class World:
     number: int = 0
 
     def restart(self, chosen: Engine, at: float, away: float, reason: Reason) -> None:
-        self.history.append(Restart(at, chosen.pod, chosen.uid, chosen.role, reason))
+        self.history.append(Restart(at, chosen.pod, chosen.uid, chosen.role, chosen.revision, reason))
         self.number += 1
         self._set(replace(chosen, uid=f"again-{self.number}", serving=False))
         self.back[chosen.pod] = at + away

@@ -32,6 +32,7 @@
   resources:
   - pods
   verbs:
+  - delete
   - get
   - list
   - watch

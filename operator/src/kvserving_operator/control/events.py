@@ -32,6 +32,7 @@ class EventKind(Enum):
     RECOVERED = ("Recovered", "Normal", "Nothing needs attention any more.")
     AVAILABLE = ("Available", "Normal", "Requests can be served.")
     UNAVAILABLE = ("Unavailable", "Warning", "Requests can no longer be served.")
+    ENGINE_REPLACED = ("EngineReplaced", "Warning", "An engine hangs or cannot transfer; its pod is deleted.")
 
     @property
     def reason(self) -> str:

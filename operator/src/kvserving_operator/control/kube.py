@@ -182,15 +182,22 @@ class Kube:
             query={"fieldManager": FIELD_MANAGER},
         )
 
-    async def delete(self, resource: Resource, namespace: str, name: str, *, uid: str, version: str) -> None:
-        """Delete one object if it still has this UID and resource version. Raises ``ApiFailure``."""
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, *, uid: str, version: str, grace: int | None = None
+    ) -> None:
+        """Delete one object if it still has this UID and resource version. Raises ``ApiFailure``.
+
+        ``grace``: seconds that a pod gets to end in place of its own.
+        """
         preconditions = {"uid": uid, "resourceVersion": version}
-        body = {
+        body: Json = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": preconditions,
             "propagationPolicy": "Background",
         }
+        if grace is not None:
+            body["gracePeriodSeconds"] = grace
         await self._write("delete", resource, self._path(resource, namespace, name), name, namespace, body=body)
 
     async def try_event(self, namespace: str) -> None:

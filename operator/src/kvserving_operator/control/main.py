@@ -26,6 +26,7 @@ from .lease import Leadership, LeaseLost
 from .metrics import Metrics
 from .observe import Key, Store
 from .reconcile import Reconciler, Result
+from .restarts import Restarts
 from .resync import Resync
 from .secrets import SecretKeeper
 from .source import Source, SourceEnded, Watches
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 _DRAIN_SECONDS = 10.0
 _FIRST_LISTING_SECONDS = 60.0
 _LISTING_PAUSE = 1.0
+_ACTIVITY_SECONDS = 10.0
 
 
 class ExitCode(IntEnum):
@@ -191,12 +193,20 @@ class Process:
         secrets = SecretKeeper(kube, time.monotonic)
         applier = Applier(kube, self._store)
         recorder = Recorder(kube, self._config.identity, lambda reason: self._metrics.events.labels(reason).inc())
+        restarts = Restarts(
+            kube,
+            self._store,
+            recorder,
+            self._queue.add,
+            lambda reason: self._metrics.engines_replaced.labels(reason).inc(),
+            time.monotonic,
+        )
         verifications = Verifications(
             secrets.read,
             self._queue.add,
             lambda reason: self._metrics.verifications.labels(reason).inc(),
             time.monotonic,
-            probe=self._probe,
+            probe=restarts.overhear(self._probe),
         )
         site = Site(
             "cluster",
@@ -240,6 +250,7 @@ class Process:
             asyncio.create_task(watches.run(), name="watch"),
             asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
             asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
+            asyncio.create_task(restarts.watch(min(_ACTIVITY_SECONDS, self._config.counters_seconds)), name="restarts"),
         }
         workers = {
             asyncio.create_task(self._worker(reconciler), name=f"worker-{number}")

@@ -57,6 +57,10 @@ class Metrics:
             "kvserving_operator_verifications", "Transfer verifications by reason of the outcome.", ["reason"],
             registry=self.registry,
         )  # fmt: skip
+        self.engines_replaced = Counter(
+            "kvserving_operator_engines_replaced", "Engine pods that were deleted, by reason: EngineHung or PeerStale.",
+            ["reason"], registry=self.registry,
+        )  # fmt: skip
         self.resyncs = Counter(
             "kvserving_operator_resyncs", "Comparisons of everything with the cluster.", registry=self.registry
         )

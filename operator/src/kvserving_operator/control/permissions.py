@@ -63,7 +63,10 @@ def _child(group: str, version: str, kind: str, plural: str, why: str, *, option
 
 
 SERVING = Resource(GROUP, VERSION, KIND, PLURAL, ("get", "list", "watch"), "the objects themselves", watched=True)
-PODS = Resource("", "v1", "Pod", "pods", ("get", "list", "watch"), "readiness, addresses; routers too", watched=True)
+PODS = Resource(
+    "", "v1", "Pod", "pods", ("delete", "get", "list", "watch"),
+    "readiness, addresses, restart of engines that hang; routers too", watched=True,
+)  # fmt: skip
 SECRETS = Resource("", "v1", "Secret", "secrets", ("create", "get"), "keys are made once and read by name", child=True)
 EVENTS = Resource("", "v1", "Event", "events", ("create",), "transitions of conditions")
 LEASES = Resource(

@@ -20,8 +20,8 @@ CAUSES = frozenset((Reason.TRANSFER_FAILED, Reason.PEER_STALE))
 FAILURES = 3
 """Verifications in a row that must fail."""
 
-LONG_ENOUGH = 30.0
-"""Seconds over which they must."""
+LONG_ENOUGH = 90.0
+"""Seconds over which they must: an engine that hangs, so that no peer can fetch from it, is found earlier."""
 
 Pair = tuple[str, str]
 """The processes of a prefill and of a decode engine."""

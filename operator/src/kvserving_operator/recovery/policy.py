@@ -32,6 +32,7 @@ class Restart:
     pod: str
     uid: str
     role: str
+    revision: str
     reason: Reason
 
 
@@ -41,8 +42,8 @@ class Rate:
 
     After the n-th restart of a role in a row the next one waits ``first`` times 2ⁿ⁻¹, at most ``longest``; after
     ``most`` there is none. Restarts are in a row until ``calm`` has gone by without one. A restart is over when the
-    role's engines all serve again, at the earliest after ``least``, at the latest after ``settle``. The same pod is
-    not restarted again within ``same``.
+    engines of its role and revision all serve again, at the earliest after ``least``, at the latest after ``settle``.
+    The same pod is not restarted again within ``same``.
     """
 
     first: float = 120.0
@@ -65,7 +66,8 @@ RATE = Rate()
 class Decision:
     """What to do: restart ``engine`` for ``finding``, or nothing. ``why``: the reason for nothing, or empty.
 
-    With a finding and no engine, the finding stands and a restart is held back.
+    With a finding and no engine, the finding stands and a restart is held back. Findings about an engine that is being
+    restarted are no longer of interest.
     """
 
     finding: Finding | None = None
@@ -82,11 +84,12 @@ def decide(
 ) -> Decision:
     """Return which one engine is restarted now. ``history`` are the object's restarts, the oldest first."""
     by_name = {engine.pod: engine for engine in engines}
+    going = under_way(engines, history, now, rate)
     held: Decision | None = None
     # Who serves nobody goes first: nothing is lost with it.
     for finding in sorted(findings, key=lambda found: (not found.idle, found.pod)):
         engine = by_name.get(finding.pod)
-        if engine is None or not engine.serving:
+        if engine is None or not engine.serving or (going is not None and going.uid == engine.uid):
             continue
         why = _against(finding, engine, engines, history, now, rate)
         if not why:
@@ -99,9 +102,9 @@ def under_way(engines: Sequence[Engine], history: Sequence[Restart], now: float,
     """Return the restart that is not over yet."""
     for done in reversed(history):
         age = now - done.at
-        role = [engine for engine in engines if engine.role == done.role]
-        present = any(engine.uid == done.uid and engine.pod == done.pod for engine in role)
-        whole = role and all(engine.serving for engine in role)
+        same = [engine for engine in engines if (engine.role, engine.revision) == (done.role, done.revision)]
+        present = any(engine.uid == done.uid for engine in same)
+        whole = all(engine.serving for engine in same)
         if age < rate.least or (age < rate.settle and (present or not whole)):
             return done
     return None
@@ -133,7 +136,8 @@ def _against(
         )
     if count and now - mine[-1].at < rate.pause(count):
         return f"the last restart of a {engine.role} engine was less than {rate.pause(count):g} s ago"
-    others = [one for one in engines if one.role == engine.role and one.serving and one.uid != engine.uid]
+    same = [one for one in engines if (one.role, one.revision) == (engine.role, engine.revision)]
+    others = [one for one in same if one.serving and one.uid != engine.uid]
     if not finding.idle and not others:
         return f"{engine.pod} is the last {engine.role} engine that serves"
     return ""

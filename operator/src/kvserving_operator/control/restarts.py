@@ -1,0 +1,256 @@
+"""Engines that stand still or can no longer transfer are found and replaced, one at a time.
+
+Found from their metrics, which are read here, and from verifications, which are overheard. Only pods that are ready are
+looked at: what answers nothing is NotReady within seconds, and the kubelet's liveness probe ends it. A pod is replaced
+by deleting it, if it still is the process that was judged and belongs to a Deployment of the object. What was restarted
+is remembered by this process alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from ..plan.engine import DEAD_GRACE_SECONDS
+from ..reasons import Reason
+from ..recovery import hung, pairs, policy
+from ..recovery.findings import Finding
+from ..recovery.hung import Limits, Watched
+from ..recovery.policy import Decision, Engine, Rate, Restart
+from ..verify.activity import Activity
+from ..verify.legs import Caller, Endpoint
+from ..verify.run import Verification
+from .events import Event, EventKind, Recorder
+from .failures import ApiFailure, Problem, describe
+from .kube import Json, Kube
+from .logs import about
+from .observe import Key, Store, View
+from .owners import controller_of
+from .permissions import PODS
+from .pods import PodState
+from .verification import Probe
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE = 64
+_TIMEOUT = 5.0
+_REMEMBERED = 100
+_ROLES = ("prefill", "decode")
+# Nothing in an engine that hangs can finish, and it would hold its pod for the whole grace period.
+_GRACE: Mapping[Reason, int] = {Reason.ENGINE_HUNG: DEAD_GRACE_SECONDS}
+
+
+@dataclass
+class _State:
+    watched: dict[str, Watched] = field(default_factory=dict)
+    records: pairs.Records = pairs.EMPTY
+    history: list[Restart] = field(default_factory=list)
+    trouble: Problem | None = None
+
+
+class Restarts:
+    """Looks after the engines of all objects. ``now`` is a monotonic clock.
+
+    ``enqueue`` is called when what ``trouble`` says of an object changed, ``counted`` with the reason of each restart.
+    """
+
+    def __init__(
+        self,
+        kube: Kube,
+        store: Store,
+        recorder: Recorder,
+        enqueue: Callable[[Key], None],
+        counted: Callable[[str], None],
+        now: Callable[[], float],
+        *,
+        limits: Limits = hung.LIMITS,
+        rate: Rate = policy.RATE,
+    ) -> None:
+        self._kube = kube
+        self._store = store
+        self._recorder = recorder
+        self._enqueue = enqueue
+        self._counted = counted
+        self._now = now
+        self._limits = limits
+        self._rate = rate
+        self._states: dict[str, _State] = {}
+
+    def trouble(self, uid: str) -> Problem | None:
+        """Return what is wrong with an engine of one object, and what is done about it; ``None`` when nothing is."""
+        state = self._states.get(uid)
+        return state.trouble if state is not None else None
+
+    def overhear(self, probe: Probe) -> Probe:
+        """Return ``probe``, of whose outcomes this takes note."""
+
+        async def overheard(
+            engines: Sequence[Endpoint],
+            *,
+            keys: tuple[bytes, ...],
+            revision: str,
+            model: str,
+            router: Endpoint | None,
+            api_key: str | None,
+            timeout: float,
+        ) -> Verification:
+            before = self._located(engines)
+            outcome = await probe(
+                engines, keys=keys, revision=revision, model=model, router=router, api_key=api_key, timeout=timeout
+            )
+            # An engine that was started anew meanwhile has been proved neither right nor wrong.
+            if before is not None and before == self._located(engines):
+                self._hear(*before, outcome)
+            return outcome
+
+        return overheard
+
+    async def watch(self, interval: float) -> None:
+        """Look at all engines every ``interval`` seconds, for ever. Raises ``MayNotWrite``."""
+        async with aiohttp.ClientSession() as session:
+            caller = Caller(session, _TIMEOUT)
+            while True:
+                await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, no secret
+                await self.look(caller)
+
+    async def look(self, caller: Caller) -> None:
+        """Look at all engines once, and replace what must be. Raises ``MayNotWrite``."""
+        limit = asyncio.Semaphore(_AT_ONCE)
+        views = [view for key in self._store.keys if (view := self._store.view(key)) is not None]
+        present = {view.serving.uid for view in views if not view.serving.deleting}
+        for uid in set(self._states) - present:
+            del self._states[uid]
+        await asyncio.gather(*(self._look(view, caller, limit) for view in views if view.serving.uid in present))
+
+    async def _look(self, view: View, caller: Caller, limit: asyncio.Semaphore) -> None:
+        state = self._states.setdefault(view.serving.uid, _State())
+        engines = [pod for pod in view.pods if pod.role in _ROLES]
+        serving = [pod for pod in engines if pod.serving and not view.serving.spec.get("suspend")]
+
+        async def read(pod: PodState) -> tuple[PodState, float, object]:
+            async with limit:
+                return pod, self._now(), await caller.activity(_endpoint(pod))
+
+        watched = {_process(pod): state.watched.get(_process(pod), Watched()) for pod in serving}
+        for pod, at, found in await asyncio.gather(*map(read, serving)):
+            if isinstance(found, Activity):
+                known = watched[_process(pod)]
+                watched[_process(pod)] = hung.observe(
+                    known, at, found, prefill=pod.role == "prefill", limits=self._limits
+                )
+        state.watched = watched
+        state.records = pairs.retain(state.records, {_process(pod) for pod in engines})
+        with about(view.serving.key):
+            trouble = await self._settle(view, state, engines, serving)
+        if trouble != state.trouble:
+            state.trouble = trouble
+            self._enqueue(view.serving.key)
+
+    async def _settle(
+        self, view: View, state: _State, engines: Sequence[PodState], serving: Sequence[PodState]
+    ) -> Problem | None:
+        """Restart an engine where one is to be; return what is to be said."""
+        known = [Engine(pod.name, pod.uid, pod.role, pod.revision, pod.serving) for pod in engines]
+        now = self._now()
+        decision = policy.decide(self._findings(view, state, serving), known, state.history, now, self._rate)
+        if decision.finding is None:
+            going = policy.under_way(known, state.history, now, self._rate)
+            return state.trouble if going is not None else None
+        pod = next(pod for pod in serving if pod.name == decision.finding.pod)
+        text = f"{pod.role} {pod.name} {decision.finding.sentence}"
+        if decision.engine is None:
+            return Problem(decision.finding.reason, f"{text}; it is not replaced: {decision.why}")
+        return await self._replace(view, state, pod, decision, text)
+
+    def _findings(self, view: View, state: _State, serving: Sequence[PodState]) -> list[Finding]:
+        found = [hung.judge(pod.name, state.watched[_process(pod)], self._limits) for pod in serving]
+        names = {role: {_process(pod): pod.name for pod in serving if pod.role == role} for role in _ROLES}
+        recomputes = (view.serving.spec.get("transfer") or {}).get("onFailure") == "recompute"
+        stale = pairs.judge(state.records, names["prefill"], names["decode"], recomputes=recomputes)
+        hanging = [finding for finding in found if finding is not None]
+        # Transfers with an engine that hangs fail because of that.
+        return hanging or list(stale)
+
+    async def _replace(self, view: View, state: _State, pod: PodState, decision: Decision, text: str) -> Problem | None:
+        assert decision.finding is not None
+        reason, key = decision.finding.reason, view.serving.key
+        try:
+            body = await self._kube.get(PODS, key.namespace, pod.name)
+            if body is None or not _is_still(body, pod):
+                return None
+            if not _of_deployment(body, pod.role, view):
+                return Problem(reason, f"{text}; it is not replaced: no Deployment of this object would make another")
+            grace, version = _GRACE.get(reason), body["metadata"]["resourceVersion"]
+            await self._kube.delete(PODS, key.namespace, pod.name, uid=pod.uid, version=version, grace=grace)
+        except ApiFailure as failure:
+            if failure.missing or failure.status == 409:
+                # It went, or another process runs in it: the next look judges what is there then.
+                return None
+            log.warning("%s", describe(failure))
+            return Problem(reason, f"{text}; it could not be replaced: {describe(failure)}")
+        state.history.append(Restart(self._now(), pod.name, pod.uid, pod.role, pod.revision, reason))
+        del state.history[:-_REMEMBERED]
+        self._counted(reason.value)
+        said = f"{text}; the operator replaces it"
+        log.warning("%s: %s", reason.value, said)
+        await self._recorder.send(view.serving, [Event(EventKind.ENGINE_REPLACED, f"{reason.value}: {said}")])
+        return Problem(reason, said)
+
+    def _located(self, engines: Sequence[Endpoint]) -> tuple[str, Mapping[str, str]] | None:
+        """Return the UID of the object that these engines belong to, and their processes by pod."""
+        wanted = {(engine.pod, engine.url) for engine in engines}
+        for key in self._store.keys:
+            view = self._store.view(key)
+            assert view is not None
+            found = {pod.name: _process(pod) for pod in view.pods if (pod.name, _endpoint(pod).url) in wanted}
+            if wanted and len(found) == len(wanted):
+                return view.serving.uid, found
+        return None
+
+    def _hear(self, uid: str, processes: Mapping[str, str], outcome: Verification) -> None:
+        outcomes = [
+            pairs.Outcome(
+                (processes[pair.prefill], processes[pair.decode]),
+                Reason.VERIFIED if pair.verdict.cause is None else pair.verdict.cause.reason,
+            )
+            for pair in outcome.pairs
+        ]
+        state = self._states.setdefault(uid, _State())
+        state.records = pairs.hear(state.records, outcomes, self._now())
+
+
+def _process(pod: PodState) -> str:
+    """What stands for a pod's present process: what was seen of one says nothing of the next."""
+    return f"{pod.uid}/{pod.restarts}"
+
+
+def _endpoint(pod: PodState) -> Endpoint:
+    host = f"[{pod.address}]" if ":" in pod.address else pod.address
+    return Endpoint(pod.name, pod.role, f"http://{host}:{pod.http}")  # type: ignore[arg-type]
+
+
+def _is_still(body: Json, pod: PodState) -> bool:
+    """Whether a live pod is the very process that was judged."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    restarts = sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ())
+    return metadata["uid"] == pod.uid and "deletionTimestamp" not in metadata and restarts == pod.restarts
+
+
+def _of_deployment(body: Mapping[str, Any], role: str, view: View) -> bool:
+    """Whether a pod belongs to a Deployment of this object, by its ReplicaSet: a label alone anyone may set."""
+    owner = controller_of(body["metadata"])
+    template = (body["metadata"].get("labels") or {}).get("pod-template-hash", "")
+    return (
+        owner is not None
+        and owner.kind == "ReplicaSet"
+        and any(
+            child.kind == "Deployment" and child.role == role and owner.name == f"{child.name}-{template}"
+            for child in view.owned()
+        )
+    )

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.control.bodies import KEY, SPEC, children, planned, pod, stored
+from tests.control.fake_api import FakeApi
+
+from kvserving_operator.control.events import Recorder
+from kvserving_operator.control.failures import ApiFailure
+from kvserving_operator.control.kube import MayNotWrite
+from kvserving_operator.control.observe import Key, Store
+from kvserving_operator.control.pods import PodState
+from kvserving_operator.control.restarts import Restarts
+from kvserving_operator.plan.engine import DEAD_GRACE_SECONDS
+from kvserving_operator.reasons import Reason
+from kvserving_operator.verify.activity import Activity, Core
+from kvserving_operator.verify.legs import Endpoint, Failure
+from kvserving_operator.verify.proof import Cause, Verdict
+from kvserving_operator.verify.run import PairResult, Verification
+
+EVERY = 10.0
+IDLE = Activity({"0": Core(deferred=0)}, 0)
+STUCK = Activity({"0": Core(waiting=2, deferred=0)}, 2)
+SAYS = "has requests waiting, none running, and computed nothing for 60 s"
+
+
+class Stage:
+    """One object with engines that show what ``shows`` says; a deleted pod is gone at once."""
+
+    def __init__(self, spec: dict[str, Any] | None = None) -> None:
+        self.now = 1000.0
+        self.api = FakeApi()
+        self.told: list[Key] = []
+        self.counted: list[str] = []
+        self.shows: dict[str, Activity | Failure] = {}
+        self.asked: list[str] = []
+        self.serving = stored({**SPEC, **(spec or {})})
+        self.store = Store(lambda _: None)
+        self.store.put_serving(self.serving)
+        self.deployments = {}
+        for child in children(self.serving, only="Deployment").values():
+            self.store.put_child(KEY, child)
+            self.deployments[child.role] = child
+        recorder = Recorder(self.api, "me", lambda _: None)  # type: ignore[arg-type]
+        self.restarts = Restarts(
+            self.api,  # type: ignore[arg-type]
+            self.store,
+            recorder,
+            self.told.append,
+            self.counted.append,
+            lambda: self.now,
+        )
+        self.verdicts: dict[tuple[str, str], Cause | None] = {}
+
+    def add(self, name: str, role: str, *, owner: str | None = None, **how: Any) -> PodState:
+        """A pod of the role's Deployment, in the cluster and in the store."""
+        deployment = self.deployments[role]
+        made = pod(name, role, deployment.revision, **how)
+        kind, _, owner_name = (owner or f"ReplicaSet/{deployment.name}-abc").partition("/")
+        body = {
+            "metadata": {
+                "namespace": KEY.namespace,
+                "name": name,
+                "uid": made.uid,
+                "labels": {"pod-template-hash": "abc"},
+                "ownerReferences": [{"kind": kind, "name": owner_name, "uid": "rs", "controller": True}],
+            },
+            "status": {"containerStatuses": [{"restartCount": made.restarts}]},
+        }
+        self.store.put_pod(KEY, made)
+        self.api.put("Pod", body)
+        self.shows.setdefault(name, IDLE)
+        return made
+
+    def pair(self) -> Stage:
+        self.add("p", "prefill")
+        self.add("d", "decode")
+        return self
+
+    async def activity(self, endpoint: Endpoint) -> Activity | Failure:
+        """Stand in for ``Caller.activity``."""
+        self.asked.append(endpoint.pod)
+        return self.shows[endpoint.pod]
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.restarts.look(self)  # type: ignore[arg-type]
+            self.now += EVERY
+
+    async def verify(self, times: int = 1) -> None:
+        """Verifications of the pairs in ``verdicts``, 50 s apart."""
+
+        async def probe(engines: Any, **how: Any) -> Verification:
+            pairs = (PairResult(*pair, Verdict("so it is", cause)) for pair, cause in self.verdicts.items())
+            return Verification(how["revision"], 0.0, tuple(pairs))
+
+        view = self.store.view(KEY)
+        assert view is not None
+        engines = [Endpoint(p.name, p.role, f"http://{p.address}:{p.http}") for p in view.pods]  # type: ignore[arg-type]
+        for _ in range(times):
+            heard = self.restarts.overhear(probe)
+            await heard(engines, keys=(), revision="r", model="m", router=None, api_key=None, timeout=1)
+            await self.look(5)
+
+    @property
+    def deleted(self) -> list[str]:
+        return [name for verb, kind, name in self.api.writes if (verb, kind) == ("delete", "Pod")]
+
+    @property
+    def events(self) -> list[str]:
+        return [body["message"] for (kind, _, _), body in self.api.objects.items() if kind == "Event"]
+
+    @property
+    def trouble(self) -> tuple[Reason, str] | None:
+        found = self.restarts.trouble(self.serving.uid)
+        return None if found is None else (found.reason, found.message)
+
+
+def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 10))
+
+
+def test_a_hung_engine_is_deleted_with_little_grace_and_it_is_said() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        await stage.look(6)
+        assert (stage.deleted, stage.trouble, stage.told) == ([], None, [])
+        await stage.look()
+        assert stage.deleted == ["d"]
+        assert stage.api.graces == [DEAD_GRACE_SECONDS]
+        said = f"decode d {SAYS}; the operator replaces it"
+        assert stage.trouble == (Reason.ENGINE_HUNG, said)
+        assert stage.events == [f"EngineHung: {said}"]
+        assert stage.counted == ["EngineHung"]
+        assert stage.told == [KEY]
+
+    run(work)
+
+
+def test_trouble_stays_until_the_role_serves_again() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        await stage.look(7)
+        stage.store.remove_pod(KEY, "d", "uid-d")
+        stage.add("d2", "decode", ready=False)
+        await stage.look(10)
+        assert stage.trouble is not None
+        stage.add("d2", "decode")
+        await stage.look()
+        assert stage.trouble is None
+        assert stage.told == [KEY, KEY]
+        assert stage.deleted == ["d"]
+
+    run(work)
+
+
+def test_engines_that_are_not_ready_or_suspended_are_not_even_asked() -> None:
+    async def work() -> None:
+        stage = Stage({"suspend": True}).pair()
+        await stage.look(10)
+        assert stage.asked == []
+        stage = Stage()
+        stage.add("p", "prefill", ready=False)
+        stage.shows["p"] = STUCK
+        await stage.look(10)
+        assert (stage.asked, stage.deleted) == ([], [])
+
+    run(work)
+
+
+def test_an_engine_whose_metrics_cannot_be_read_is_left_to_the_kubelet() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = Failure("timeout", "decode d did not answer /metrics within 5 s")
+        await stage.look(100)
+        assert (stage.deleted, stage.trouble) == ([], None)
+
+    run(work)
+
+
+def test_one_pod_at_a_time() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows |= {"p": STUCK, "d": STUCK}
+        await stage.look(7)
+        assert stage.deleted == ["d"]
+        stage.store.remove_pod(KEY, "d", "uid-d")
+        stage.add("d2", "decode", ready=False)
+        await stage.look(20)
+        assert stage.deleted == ["d"]
+        assert stage.trouble == (
+            Reason.ENGINE_HUNG,
+            f"prefill p {SAYS}; it is not replaced: the restart of d is not over yet",
+        )
+        stage.add("d2", "decode")
+        await stage.look()
+        assert stage.deleted == ["d", "p"]
+
+    run(work)
+
+
+def test_a_process_that_the_kubelet_started_meanwhile_is_not_killed() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        await stage.look(6)
+        # The watch has not told yet.
+        stage.api.objects["Pod", "prod", "d"]["status"]["containerStatuses"][0]["restartCount"] = 1
+        await stage.look()
+        assert (stage.deleted, stage.trouble) == ([], None)
+        # Now it has, and the new process is judged from the beginning.
+        stage.add("d", "decode", containerStatuses=[{"name": "engine", "restartCount": 1}])
+        await stage.look(6)
+        assert stage.deleted == []
+        await stage.look()
+        assert stage.deleted == ["d"]
+
+    run(work)
+
+
+@pytest.mark.parametrize("owner", ["StatefulSet/qwen", "ReplicaSet/other-abc"])
+def test_a_pod_that_only_carries_our_label_is_not_deleted(owner: str) -> None:
+    async def work() -> None:
+        stage = Stage()
+        stage.add("p", "prefill")
+        stage.add("d", "decode", owner=owner)
+        stage.shows["d"] = STUCK
+        await stage.look(10)
+        assert stage.deleted == []
+        assert stage.trouble is not None
+        assert "no Deployment of this object would make another" in stage.trouble[1]
+
+    run(work)
+
+
+def test_a_pod_that_changed_at_the_last_moment_is_judged_again() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        stage.api.fail["delete", "Pod"] = ApiFailure(409, "Conflict", "", "delete pods prod/d", {})
+        await stage.look(7)
+        assert (stage.trouble, stage.counted, stage.events) == (None, [], [])
+        await stage.look()
+        assert stage.counted == ["EngineHung"]
+
+    run(work)
+
+
+def test_without_the_right_to_delete_it_says_so_and_goes_on() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        for _ in range(10):
+            stage.api.fail["delete", "Pod"] = ApiFailure(403, "Forbidden", "", "delete pods prod/d", {})
+            await stage.look()
+        assert stage.trouble is not None
+        assert "could not be replaced: delete pods prod/d: forbidden" in stage.trouble[1]
+        assert stage.counted == []
+
+    run(work)
+
+
+def test_whoever_may_not_write_any_more_ends() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+
+        async def refused(*_: object, **__: object) -> None:
+            raise MayNotWrite("delete pods")
+
+        stage.api.delete = refused  # type: ignore[method-assign]
+        with pytest.raises(MayNotWrite):
+            await stage.look(7)
+
+    run(work)
+
+
+def test_a_decode_whose_transfers_fail_again_and_again_is_replaced_and_may_drain() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.verdicts = {("p", "d"): None}
+        await stage.verify()
+        stage.verdicts = {("p", "d"): Cause.TRANSFER_FAILED}
+        await stage.verify(2)
+        assert stage.deleted == []
+        await stage.verify()
+        assert stage.deleted == ["d"]
+        assert stage.api.graces == [None]
+        said = "decode d transfers from p to d fail, verification after verification; the operator replaces it"
+        assert stage.trouble == (Reason.PEER_STALE, said)
+
+    run(work)
+
+
+def test_the_last_decode_is_kept_where_it_computes_what_it_cannot_fetch() -> None:
+    async def work() -> None:
+        stage = Stage({"transfer": {"onFailure": "recompute"}}).pair()
+        stage.verdicts = {("p", "d"): None}
+        await stage.verify()
+        stage.verdicts = {("p", "d"): Cause.TRANSFER_FAILED}
+        await stage.verify(5)
+        assert stage.deleted == []
+        assert stage.trouble is not None
+        assert stage.trouble[0] is Reason.PEER_STALE
+        assert stage.trouble[1].endswith("it is not replaced: d is the last decode engine that serves")
+
+    run(work)
+
+
+def test_a_hung_peer_is_the_cause_of_failed_transfers() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.verdicts = {("p", "d"): None}
+        await stage.verify()
+        stage.shows["p"] = STUCK
+        stage.verdicts = {("p", "d"): Cause.TRANSFER_FAILED}
+        await stage.verify(4)
+        assert stage.deleted == ["p"]
+
+    run(work)
+
+
+def test_a_verification_of_a_process_that_is_gone_counts_for_nobody() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.verdicts = {("p", "d"): None}
+        await stage.verify()
+        stage.verdicts = {("p", "d"): Cause.TRANSFER_FAILED}
+        await stage.verify(2)
+        stage.add("p", "prefill", containerStatuses=[{"name": "engine", "restartCount": 1}])
+        await stage.verify(2)
+        assert stage.deleted == []
+        await stage.verify()
+        assert stage.deleted == ["d"]
+
+    run(work)
+
+
+def test_what_is_known_of_an_object_goes_with_it() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        await stage.look(7)
+        assert stage.trouble is not None
+        stage.store.remove_serving(KEY, stage.serving.uid, "9")
+        await stage.look()
+        assert stage.trouble is None
+        assert planned(replace(stage.serving)).plan is not None
+
+    run(work)
