@@ -10,7 +10,7 @@ PEERS = EXAMPLES / "peers"
 
 def files() -> tuple[Path, ...]:
     """Return the files with ``KVServing`` objects."""
-    return tuple(path for path in sorted(EXAMPLES.rglob("*.yaml")) if "gitops" not in path.parts)
+    return tuple(path for path in sorted(EXAMPLES.rglob("*.yaml")) if not {"gitops", "scaling"} & set(path.parts))
 
 
 def lines(path: Path) -> int:

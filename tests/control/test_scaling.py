@@ -14,7 +14,7 @@ from kvserving_operator.control.apply import Applier, Outcome
 from kvserving_operator.control.conditions import Condition, Facts, conditions
 from kvserving_operator.control.failures import ApiFailure
 from kvserving_operator.control.observe import Child, Store, View, child_of
-from kvserving_operator.plan.scaling import Wanted
+from kvserving_operator.plan.scaling import Numbers
 from kvserving_operator.plan.types import Plan
 from kvserving_operator.reasons import Reason
 
@@ -227,7 +227,7 @@ def test_a_status_that_may_not_be_written_is_a_problem_of_the_scale_target(stage
     assert stage.report().problems[ROLE, "qwen-decode"].reason is Reason.FORBIDDEN
 
 
-def told(*children: Child, scaling: Wanted | None = None, pods: Any = (), suspended: bool = False) -> Condition | None:
+def told(*children: Child, scaling: Numbers | None = None, pods: Any = (), suspended: bool = False) -> Condition | None:
     facts = Facts(
         view=seen(*children, pods=pods),
         plan=plan_of(),
@@ -268,8 +268,8 @@ def test_what_a_scaler_says_all_the_time_changes_nothing() -> None:
 
 
 def test_numbers_that_the_ratio_changed_are_told_and_bounds_that_cannot_hold_are_a_fault() -> None:
-    held = told(hpa(), scaling=Wanted({}, ("prefill: 3 in place of 1",)))
-    unmet = told(hpa(), scaling=Wanted({}, unmet="spec.ratio.min asks for more"))
+    held = told(hpa(), scaling=Numbers({}, ("prefill: 3 in place of 1",)))
+    unmet = told(hpa(), scaling=Numbers({}, unmet="spec.ratio.min asks for more"))
     assert held is not None
     assert unmet is not None
     assert held.holds

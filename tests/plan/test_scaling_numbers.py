@@ -9,33 +9,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.plan.support import serving
 
-from kvserving_operator.plan.scaling import Wanted, wanted
+from kvserving_operator.plan.scaling import Numbers, wanted
 
 
 def scaled(low: int = 1, high: int = 8) -> dict[str, Any]:
     return {"autoscaling": {"min": low, "max": high}}
 
 
-def numbers(asked: dict[Any, int] | None = None, **spec: Any) -> Wanted:
+def numbers(asked: dict[Any, int] | None = None, **spec: Any) -> Numbers:
     return wanted(serving(spec).spec, asked or {})
 
 
 def test_a_role_without_a_scaler_has_the_number_of_the_spec() -> None:
-    assert numbers(prefill={"replicas": 2}, decode={}) == Wanted({"prefill": 2, "decode": 1})
+    assert numbers(prefill={"replicas": 2}, decode={}) == Numbers({"prefill": 2, "decode": 1})
     assert numbers(prefill={"replicas": 0}, decode={"replicas": 0}).engines == {"prefill": 0, "decode": 0}
 
 
 def test_what_is_asked_for_a_role_without_a_scaler_is_nothing() -> None:
-    assert numbers({"decode": 7}, decode={"replicas": 3}) == Wanted({"decode": 3})
+    assert numbers({"decode": 7}, decode={"replicas": 3}) == Numbers({"decode": 3})
 
 
 def test_an_aggregated_object_has_decode_alone_and_no_ratio() -> None:
-    assert numbers({"decode": 5, "prefill": 3}, decode=scaled()) == Wanted({"decode": 5})
+    assert numbers({"decode": 5, "prefill": 3}, decode=scaled()) == Numbers({"decode": 5})
 
 
 def test_a_scaled_role_has_what_is_asked_for_and_its_fewest_until_then() -> None:
-    assert numbers({"decode": 5}, prefill={}, decode=scaled(2)) == Wanted({"prefill": 1, "decode": 5})
-    assert numbers(prefill={}, decode=scaled(2)) == Wanted({"prefill": 1, "decode": 2})
+    assert numbers({"decode": 5}, prefill={}, decode=scaled(2)) == Numbers({"prefill": 1, "decode": 5})
+    assert numbers(prefill={}, decode=scaled(2)) == Numbers({"prefill": 1, "decode": 2})
 
 
 @pytest.mark.parametrize(("asked", "got", "bound"), [(9, 8, "max"), (1, 2, "min")])
@@ -56,28 +56,28 @@ def test_prefill_is_not_switched_off_alone() -> None:
     held = numbers({"prefill": 0, "decode": 3}, **spec)
     assert held.engines == {"prefill": 2, "decode": 3}
     assert "would prefill everything themselves" in held.notes[0]
-    assert numbers({"prefill": 0, "decode": 0}, **spec) == Wanted({"prefill": 0, "decode": 0})
+    assert numbers({"prefill": 0, "decode": 0}, **spec) == Numbers({"prefill": 0, "decode": 0})
 
 
 def test_a_suspended_object_has_no_engine_whatever_is_asked_for() -> None:
     found = numbers({"decode": 5}, prefill={"replicas": 3}, decode=scaled(), suspend=True, ratio={"min": "1:2"})
-    assert found == Wanted({"prefill": 0, "decode": 0})
+    assert found == Numbers({"prefill": 0, "decode": 0})
 
 
 def test_too_little_prefill_is_raised_and_decode_left() -> None:
     found = numbers({"prefill": 1, "decode": 6}, prefill=scaled(), decode=scaled(), ratio={"min": "1:2"})
-    assert found == Wanted({"prefill": 3, "decode": 6}, ("prefill: 3 in place of 1 by spec.ratio.min 1:2",))
+    assert found == Numbers({"prefill": 3, "decode": 6}, ("prefill: 3 in place of 1 by spec.ratio.min 1:2",))
 
 
 def test_too_little_decode_is_raised_and_prefill_left() -> None:
     found = numbers({"prefill": 5, "decode": 1}, prefill=scaled(), decode=scaled(), ratio={"max": "2:1"})
-    assert found == Wanted({"prefill": 5, "decode": 3}, ("decode: 3 in place of 1 by spec.ratio.max 2:1",))
+    assert found == Numbers({"prefill": 5, "decode": 3}, ("decode: 3 in place of 1 by spec.ratio.max 2:1",))
 
 
 def test_a_ratio_that_holds_changes_nothing() -> None:
     asked: dict[Any, int] = {"prefill": 2, "decode": 4}
     found = numbers(asked, prefill=scaled(), decode=scaled(), ratio={"min": "1:2", "max": "1:1"})
-    assert found == Wanted(asked)
+    assert found == Numbers(asked)
 
 
 def test_a_role_is_raised_to_its_own_bound_at_most_and_the_rest_is_told() -> None:

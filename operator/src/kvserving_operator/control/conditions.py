@@ -13,7 +13,7 @@ from typing import Literal
 
 from ..api.faults import Fault
 from ..plan import labels
-from ..plan.scaling import Wanted
+from ..plan.scaling import Numbers
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
 from . import scaling
@@ -105,7 +105,7 @@ class Facts:
     routed: bool
     suspended: bool
     faults: tuple[Fault, ...] = ()
-    scaling: Wanted | None = None
+    scaling: Numbers | None = None
     problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     transfer: Transfer | None = None
 

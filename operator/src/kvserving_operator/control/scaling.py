@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..api import serving_role
 from ..api.v1alpha1 import API_VERSION, RoleName
-from ..plan.scaling import Wanted
+from ..plan.scaling import Numbers
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
 from . import drift
@@ -85,7 +85,7 @@ def status(view: View, child: Child, scale: Scale) -> dict[str, Any]:
 
 
 def standing(
-    view: View, plan: Plan, problems: Mapping[tuple[str, str], Problem], wanted: Wanted | None
+    view: View, plan: Plan, problems: Mapping[tuple[str, str], Problem], wanted: Numbers | None
 ) -> tuple[Literal["True", "False"], Reason, str] | None:
     """Return whether the numbers of engines follow the scalers, with reason and sentence; ``None`` without a scaler."""
     planned = [(str(m["kind"]), m["metadata"]["name"]) for m in plan.objects if m["kind"] in KINDS]

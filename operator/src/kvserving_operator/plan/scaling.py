@@ -13,7 +13,7 @@ from ..api.v1alpha1 import KVServingSpec, RatioBounds, Role, RoleName
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Numbers:
     """Engines by role, one entry for each role that exists.
 
     ``notes`` say where a number is another one than was asked for, and why. ``unmet`` says why the bounds of
@@ -35,7 +35,7 @@ class _Range:
     most_field: str
 
 
-def wanted(spec: KVServingSpec, asked: Mapping[RoleName, int]) -> Wanted:
+def wanted(spec: KVServingSpec, asked: Mapping[RoleName, int]) -> Numbers:
     """Return how many engines each role gets, where scalers ask for ``asked``.
 
     A role without a scaler has the spec's number. One that is scaled has the number asked for, within its bounds; 0
@@ -46,7 +46,7 @@ def wanted(spec: KVServingSpec, asked: Mapping[RoleName, int]) -> Wanted:
     if spec.prefill is not None:
         sections = {"prefill": spec.prefill, **sections}
     if spec.suspend:
-        return Wanted(dict.fromkeys(sections, 0))
+        return Numbers(dict.fromkeys(sections, 0))
     ranges = {role: _range(role, section) for role, section in sections.items()}
     numbers, notes = dict[RoleName, int](), list[str]()
     for role, within in ranges.items():
@@ -61,7 +61,7 @@ def wanted(spec: KVServingSpec, asked: Mapping[RoleName, int]) -> Wanted:
             " prefill everything themselves; ask for 0 of them as well, or set spec.suspend"
         )
     if spec.ratio is None or not all(numbers.values()) or len(numbers) == 1:
-        return Wanted(numbers, tuple(notes))
+        return Numbers(numbers, tuple(notes))
     return _balanced(spec.ratio, ranges, numbers, tuple(notes))
 
 
@@ -81,7 +81,7 @@ def _within(bounds: _Range, asked: int | None) -> int:
 
 def _balanced(
     ratio: RatioBounds, ranges: Mapping[RoleName, _Range], numbers: Mapping[RoleName, int], notes: tuple[str, ...]
-) -> Wanted:
+) -> Numbers:
     """Return ``numbers`` raised until ``ratio`` holds; where it cannot, only the role that lacks first is raised."""
     first = lack = _lack(ratio, numbers)
     result, by, unmet = dict(numbers), dict[RoleName, str](), ""
@@ -97,7 +97,7 @@ def _balanced(
         result, by = {**numbers, role: min(least, ranges[role].most)}, {role: bound}
         by = by if result != numbers else {}
     changed = (f"{role}: {result[role]} in place of {numbers[role]} by {by[role]}" for role in by)
-    return Wanted(result, (*notes, *changed), unmet)
+    return Numbers(result, (*notes, *changed), unmet)
 
 
 def _lack(ratio: RatioBounds, numbers: Mapping[RoleName, int]) -> tuple[RoleName, int, str] | None:
