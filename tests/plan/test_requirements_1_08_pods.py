@@ -124,10 +124,11 @@ def test_liveness_is_tolerant() -> None:
         assert probe["failureThreshold"] >= 3
 
 
-def test_an_engine_that_stopped_is_killed_within_a_minute() -> None:
+def test_an_engine_or_router_that_stopped_is_killed_within_a_minute() -> None:
     """1.9"""
-    for engine in render(pair(prefill={"drainTimeout": "10m"}, transfer={"lease": "10m"})).engines:
-        probe = engine.container["livenessProbe"]
+    plan = render(pair(prefill={"drainTimeout": "10m"}, transfer={"lease": "10m"}))
+    for one in (*plan.engines, plan.router):
+        probe = one.container["livenessProbe"]
         found = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
         assert found + probe["terminationGracePeriodSeconds"] < 60
 

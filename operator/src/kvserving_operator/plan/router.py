@@ -11,7 +11,7 @@ from typing import Any
 
 from . import labels, ports, roles
 from .context import Context
-from .engine import KEYS_PATH
+from .engine import DEAD_GRACE_SECONDS, KEYS_PATH
 from .objects import literal, manifest
 from .security import USER_ID, pod_context, sealed_container
 
@@ -223,7 +223,9 @@ def _probes(ctx: Context) -> dict[str, Any]:
     port = "health" if ctx.spec.router.type == "smg" else "http"
     ready = {"httpGet": {"path": "/readiness", "port": port}, "periodSeconds": 2, "timeoutSeconds": 2}
     alive = {"httpGet": {"path": "/liveness", "port": port}, "periodSeconds": 10, "timeoutSeconds": 5}
-    return {"readinessProbe": {**ready, "failureThreshold": 3}, "livenessProbe": {**alive, "failureThreshold": 3}}
+    # The pod's own grace is as long as the longest answer; one that is stopped answers nobody.
+    alive |= {"failureThreshold": 3, "terminationGracePeriodSeconds": DEAD_GRACE_SECONDS}
+    return {"readinessProbe": {**ready, "failureThreshold": 3}, "livenessProbe": alive}
 
 
 def _service(ctx: Context) -> dict[str, Any]:
