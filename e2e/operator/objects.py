@@ -11,8 +11,9 @@ from e2e.controlplane.cluster import Cluster
 
 from kvserving_operator.api.parse import plain
 from kvserving_operator.api.v1alpha1 import KVServing
+from kvserving_operator.control import scaling
 from kvserving_operator.control.children import Action, decide, wanted
-from kvserving_operator.control.observe import child_of, serving_of
+from kvserving_operator.control.observe import View, child_of, serving_of
 from kvserving_operator.control.permissions import CHILDREN, SECRETS, resource_of
 from kvserving_operator.plan import Plan, Site, plan
 from kvserving_operator.plan.types import Observed
@@ -113,7 +114,8 @@ def differences(cluster: Cluster, namespace: str, name: str = "qwen") -> list[st
             continue
         resource = resource_of(str(manifest["apiVersion"]), str(manifest["kind"]))
         seen = child_of(body, resource.api_version, resource.kind)
-        if decide(wanted(stored, manifest, seen), seen, uid) is not Action.NOTHING:
+        whole = scaling.seeded(View(stored, {}, ()), manifest, seen)
+        if decide(wanted(stored, whole, seen), seen, uid) is not Action.NOTHING:
             found.append(f"{seen} is not as applied last")
         fields = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind")}
         found += [f"{seen}{miss}" for miss in contains(body, fields)]

@@ -117,6 +117,9 @@ def test_people_who_may_edit_a_namespace_may_edit_its_objects(defaults: list[Jso
     assert view["metadata"]["labels"]["rbac.authorization.k8s.io/aggregate-to-view"] == "true"
     assert "rbac.authorization.k8s.io/aggregate-to-view" not in edit["metadata"]["labels"]
     assert {verb for rule in view["rules"] for verb in rule["verbs"]} == {"get", "list", "watch"}
+    written = {resource: set(rule["verbs"]) for rule in edit["rules"] for resource in rule["resources"]}
+    assert set(written) == {"kvservings", "kvservingroles/scale"}, "of roles, only the number is anybody's"
+    assert written["kvservingroles/scale"] == {"patch", "update"}
 
 
 def test_rights_and_account_can_be_somebody_elses(helm: Helm) -> None:

@@ -77,6 +77,18 @@ OTHERS = [
     ({"ratio": {"min": "2:1"}}, ["spec.ratio.min", "2:1"]),
     ({"ratio": {"min": "2:1"}, "prefill": {}}, ["spec.ratio.min", "1:1"]),
     ({"ratio": {"max": "1:2"}, "decode": {}}, ["spec.ratio.max", "1:1"]),
+    (
+        {
+            "ratio": {"min": "1:2"},
+            "prefill": {"autoscaling": {"max": 2}},
+            "decode": {"autoscaling": {"min": 6, "max": 8}},
+        },
+        ["spec.ratio.min", "1:2 is out of reach: 2 prefill engines at most, 6 decode at least"],
+    ),
+    (
+        {"ratio": {"max": "1:2"}, "prefill": {"replicas": 3}, "decode": {"autoscaling": {"max": 5}}},
+        ["spec.ratio.max", "1:2 is out of reach: 3 prefill engines at least, 5 decode at most"],
+    ),
     ({"prefill": {"args": ["--port", "9000"]}}, ["spec.prefill.args", "--port", "spec.engine.args"]),
     ({"engine": {"args": ["--port", "5605"]}}, ["--port 5605", "side channels"]),
     (

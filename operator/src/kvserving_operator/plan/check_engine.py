@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ..api.faults import Fault
 from ..api.parse import join
 from ..engines import catalog
+from . import scaling
 from .context import Context
 
 RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
@@ -99,11 +100,27 @@ def _replicated_heads(ctx: Context, prefill: int, decode: int) -> Iterator[Fault
 def _replicas(ctx: Context) -> Iterator[Fault]:
     """Replicas that follow from defaults; rules see only those that are written, and bounds that exclude each other."""
     prefill, decode = ctx.spec.prefill, ctx.spec.decode
-    if prefill is None or prefill.autoscaling is not None or decode.autoscaling is not None:
+    if prefill is None:
         return
-    if prefill.replicas is None or decode.replicas is None:
+    if prefill.autoscaling is not None or decode.autoscaling is not None:
+        yield from _out_of_reach(ctx)
+    elif prefill.replicas is None or decode.replicas is None:
         counts = (count if count is not None else 1 for count in (prefill.replicas, decode.replicas))
         yield from _ratio(ctx, *counts)
+
+
+def _out_of_reach(ctx: Context) -> Iterator[Fault]:
+    """A ratio that no numbers within the roles' bounds can meet."""
+    ratio = ctx.spec.ratio
+    prefill, decode = (scaling.bounds(role, ctx.role(role)) for role in ctx.roles)
+    if ratio is None or not prefill.least or not decode.least:
+        return
+    if ratio.min is not None and prefill.most * ratio.min.terms[1] < decode.least * ratio.min.terms[0]:
+        text = f"{ratio.min} is out of reach: {prefill.most} prefill engines at most, {decode.least} decode at least"
+        yield Fault("spec.ratio.min", text, str(ratio.min))
+    if ratio.max is not None and prefill.least * ratio.max.terms[1] > decode.most * ratio.max.terms[0]:
+        text = f"{ratio.max} is out of reach: {prefill.least} prefill engines at least, {decode.most} decode at most"
+        yield Fault("spec.ratio.max", text, str(ratio.max))
 
 
 def _ratio(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:

@@ -26,7 +26,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class _Range:
+class Range:
     """Within which the number of a role may be, and the fields that say so."""
 
     least: int
@@ -47,7 +47,7 @@ def wanted(spec: KVServingSpec, asked: Mapping[RoleName, int]) -> Numbers:
         sections = {"prefill": spec.prefill, **sections}
     if spec.suspend:
         return Numbers(dict.fromkeys(sections, 0))
-    ranges = {role: _range(role, section) for role, section in sections.items()}
+    ranges = {role: bounds(role, section) for role, section in sections.items()}
     numbers, notes = dict[RoleName, int](), list[str]()
     for role, within in ranges.items():
         numbers[role] = _within(within, asked.get(role)) if sections[role].autoscaling else within.least
@@ -65,22 +65,23 @@ def wanted(spec: KVServingSpec, asked: Mapping[RoleName, int]) -> Numbers:
     return _balanced(spec.ratio, ranges, numbers, tuple(notes))
 
 
-def _range(role: RoleName, section: Role) -> _Range:
+def bounds(role: RoleName, section: Role) -> Range:
+    """Return between which numbers a role is scaled; both are one for a role without a scaler."""
     if section.autoscaling is not None:
         field = f"spec.{role}.autoscaling"
-        return _Range(section.autoscaling.min, section.autoscaling.max, f"{field}.min", f"{field}.max")
+        return Range(section.autoscaling.min, section.autoscaling.max, f"{field}.min", f"{field}.max")
     fixed, field = 1 if section.replicas is None else section.replicas, f"spec.{role}.replicas"
-    return _Range(fixed, fixed, field, field)
+    return Range(fixed, fixed, field, field)
 
 
-def _within(bounds: _Range, asked: int | None) -> int:
+def _within(within: Range, asked: int | None) -> int:
     if asked == 0:
         return 0
-    return min(max(asked or bounds.least, bounds.least), bounds.most)
+    return min(max(asked or within.least, within.least), within.most)
 
 
 def _balanced(
-    ratio: RatioBounds, ranges: Mapping[RoleName, _Range], numbers: Mapping[RoleName, int], notes: tuple[str, ...]
+    ratio: RatioBounds, ranges: Mapping[RoleName, Range], numbers: Mapping[RoleName, int], notes: tuple[str, ...]
 ) -> Numbers:
     """Return ``numbers`` raised until ``ratio`` holds; where it cannot, only the role that lacks first is raised."""
     first = lack = _lack(ratio, numbers)
@@ -114,7 +115,7 @@ def _lack(ratio: RatioBounds, numbers: Mapping[RoleName, int]) -> tuple[RoleName
     return None
 
 
-def _blocked(lack: tuple[RoleName, int, str], within: _Range, numbers: Mapping[RoleName, int]) -> str:
+def _blocked(lack: tuple[RoleName, int, str], within: Range, numbers: Mapping[RoleName, int]) -> str:
     role, least, bound = lack
     other: RoleName = "decode" if role == "prefill" else "prefill"
     return (
