@@ -24,6 +24,7 @@ parser.add_argument("--child", choices=["same-session", "own-session"])
 parser.add_argument("--ignore-sigterm", action="store_true")
 parser.add_argument("--dump", type=Path)
 parser.add_argument("--order", type=Path)
+parser.add_argument("--metrics", type=Path)
 args, _ = parser.parse_known_args()
 
 print("Loading weights took 0.1 seconds", flush=True)
@@ -43,9 +44,12 @@ if args.exit_after is not None:
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         bad = args.never_healthy or (args.unhealthy_when is not None and args.unhealthy_when.exists())
+        shown = args.metrics is not None and self.path == "/metrics" and args.metrics.exists()
+        body = args.metrics.read_bytes() if shown else b""
         self.send_response(503 if bad else 200)
-        self.send_header("Content-Length", "0")
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
         return

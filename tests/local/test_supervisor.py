@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from kvserving_operator.local import client, procfs
+from kvserving_operator.local import client, procfs, watch
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.state import ServiceDir, State
+from kvserving_operator.recovery.hung import Limits
 
 from .support import Outcome, Service, deployment, nothing_left, pod, probe, run_of
 
@@ -198,6 +199,52 @@ def test_an_engine_whose_liveness_fails_is_restarted(directory: ServiceDir, tmp_
             assert pod(state, "prefill").last_exit == "no longer alive (status 503)"
             flag.unlink()
             await service.until(ready)
+
+    asyncio.run(go())
+
+
+def test_an_engine_that_was_stopped_is_killed_and_restarted(directory: ServiceDir) -> None:
+    """It takes connections and answers nothing; it heeds no SIGTERM, so its grace of 20 s is not waited for."""
+
+    async def go() -> None:
+        stopped = deployment("prefill", livenessProbe={**probe(failures=2), "timeoutSeconds": 0.5})
+        async with Service(run_of(stopped, deployment("decode")), directory) as service:
+            before = await service.until(ready)
+            os.kill(pod(before, "prefill").pid, signal.SIGSTOP)
+            state = await service.until(lambda s: ready(s) and pod(s, "prefill").restarts == 1, 10)
+            assert pod(state, "prefill").last_exit == "no longer alive (no answer within 0.5 s)"
+            assert pod(state, "decode").restarts == 0
+
+    asyncio.run(go())
+
+
+STUCK = """\
+vllm:num_requests_running{engine="0"} 0.0
+vllm:num_requests_waiting{engine="0"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 0.0
+vllm:kv_cache_usage_perc{engine="0"} 0.0
+"""
+
+
+def test_an_engine_that_answers_and_computes_nothing_is_restarted(
+    directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "SECONDS", 0.1)
+    monkeypatch.setattr(watch, "LIMITS", Limits(queued=0.5))
+    metrics = tmp_path / "metrics"
+
+    async def go() -> None:
+        hanging = deployment("decode", "--metrics", str(metrics))
+        async with Service(run_of(deployment("prefill"), hanging), directory) as service:
+            before = await service.until(ready)
+            metrics.write_text(STUCK)
+            state = await service.until(lambda s: pod(s, "decode").restarts == 1)
+            metrics.unlink()
+            text = "EngineHung: has requests waiting, none running, and computed nothing for 0.5 s"
+            assert pod(state, "decode").last_exit == text
+            again = await service.until(ready)
+            assert pod(again, "prefill").pid == pod(before, "prefill").pid
+            assert pod(again, "decode").pid != pod(before, "decode").pid
 
     asyncio.run(go())
 

@@ -90,6 +90,7 @@ class PodRunner:
         self._started = False
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._useless: asyncio.Future[str] | None = None
 
     @property
     def state(self) -> PodState:
@@ -120,6 +121,11 @@ class PodRunner:
         """Begin to stop, with the grace of the pod. ``drained``: nobody sends to it any more, preStop is left out."""
         self._drained = drained
         self._stop.set()
+
+    def request_restart(self, reason: str) -> None:
+        """Kill the present process and start it anew: it lives, and is of no use."""
+        if self._useless is not None and not self._useless.done():
+            self._useless.set_result(reason)
 
     def request_hurry(self) -> None:
         """Stop at once: no drain, SIGKILL after some seconds."""
@@ -169,10 +175,13 @@ class PodRunner:
         self._set(LOADING)
         probing = asyncio.create_task(self._probe(session))
         stopping = asyncio.create_task(self._stop.wait())
+        useless = self._useless = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.wait({process.ended, probing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({process.ended, probing, stopping, useless}, return_when=asyncio.FIRST_COMPLETED)
             if process.ended.done():
                 return describe_exit(process.ended.result()), False
+            if useless.done():
+                return useless.result(), False
             if probing.done():
                 return probing.result()
             await cancel(probing)
@@ -181,6 +190,7 @@ class PodRunner:
         finally:
             await cancel(probing)
             await cancel(stopping)
+            self._useless = None
             self.ready = False
             # The name of the session stays until all its members are gone.
             await asyncio.shield(process.finish())

@@ -24,6 +24,7 @@ from .podrunner import PodRunner, RestartPolicy
 from .run import Run
 from .state import DEGRADED, FAILED, READY, STARTING, STOPPING, VERIFYING, ServiceDir, State
 from .tasks import cancel
+from .watch import EngineWatch
 
 _STOP_ORDER = (("router",), ("decode",), ("prefill",), ("store",))
 _SENDERS = {"decode": "router", "prefill": "decode"}
@@ -71,6 +72,7 @@ class Supervisor:
         self._up = False
         self._stopping = False
         self.stopped_by: signal.Signals | None = None
+        self._watch = EngineWatch(run.revision)
         self._pods, notices = run.pods()
         own = os.getpid()
         self._state = State(
@@ -148,15 +150,16 @@ class Supervisor:
         for runner in self._runners:
             if not (runner.spec.pod.role == "router" and self._router_waits):
                 self._start(runner)
-        measuring = asyncio.create_task(self._measure())
+        helpers = {asyncio.create_task(self._measure()), asyncio.create_task(self._watch.run(self._runners))}
         try:
-            await self._loop(measuring)
+            await self._loop(helpers)
         finally:
-            await cancel(measuring)
+            for helper in helpers:
+                await cancel(helper)
             if self._checking is not None:
                 await cancel(self._checking)
 
-    async def _loop(self, measuring: asyncio.Task[None]) -> None:
+    async def _loop(self, helpers: set[asyncio.Task[None]]) -> None:
         """Bring discovery, router, verification and state in line with the pods whenever something changed."""
         deadline = math.inf if self._run.timeout is None else time.monotonic() + self._run.timeout
         stop = asyncio.create_task(self._stop.wait())
@@ -166,7 +169,7 @@ class Supervisor:
                 self._reconcile()
                 changed = asyncio.create_task(self._changed.wait())
                 until = self._check_due if self._up else deadline
-                watched: set[asyncio.Task[Any]] = {changed, stop, measuring, *self._tasks}
+                watched: set[asyncio.Task[Any]] = {changed, stop, *helpers, *self._tasks}
                 if self._checking is not None:
                     watched.add(self._checking)
                 await asyncio.wait(
@@ -175,7 +178,7 @@ class Supervisor:
                     return_when=asyncio.FIRST_COMPLETED,
                 )
                 changed.cancel()
-                for task in (measuring, *self._tasks):
+                for task in (*helpers, *self._tasks):
                     if task.done():
                         task.result()  # a pod that failed for good ends the service
                 if not self._up and time.monotonic() >= deadline:
@@ -202,6 +205,8 @@ class Supervisor:
                 self._run.verify_interval, math.inf if outcome["ok"] else _RETRY_SECONDS
             )
             self._state = replace(self._state, verification=outcome)  # reported with the phase that follows from it
+            if self._checked == tuple(r.generation for r in self._runners):
+                self._watch.hear(self._runners, outcome)
         if self._checking is not None or not all(r.ready for r in self._runners):
             return
         generations = tuple(r.generation for r in self._runners)
