@@ -20,6 +20,12 @@ def test_the_object_itself_is_never_written() -> None:
             assert set(resource.verbs) == {"get", "list", "watch"}
 
 
+def test_the_number_of_a_scaled_role_is_never_written_through_scale() -> None:
+    verbs = {resource.plural: set(resource.verbs) for resource in TABLE if resource.plural.startswith("kvservingroles")}
+    assert verbs["kvservingroles/status"] == {"get", "patch"}
+    assert "kvservingroles/scale" not in verbs
+
+
 def test_no_rule_has_a_wildcard() -> None:
     assert "*" not in permissions.render()
 
