@@ -37,7 +37,11 @@ def test_every_column_shows_a_field() -> None:
         path = column["jsonPath"]
         assert path in ALL or path == ".metadata.creationTimestamp", path
     assert SPEC["names"]["shortNames"] == ["kvsr"]
-    assert SPEC["names"]["categories"] == ["kvserving"]
+
+
+def test_kubectl_takes_kvserving_for_one_kind() -> None:
+    """A category is looked for first: with a second kind in it, `kubectl get kvserving qwen` would ask for both."""
+    assert "categories" not in SPEC["names"]
 
 
 def test_replicas_may_be_absent_and_zero_and_have_no_default() -> None:

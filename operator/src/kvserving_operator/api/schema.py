@@ -82,7 +82,10 @@ ROLE_COLUMNS: tuple[Mapping[str, Any], ...] = (
 
 def custom_resource_definition() -> dict[str, Any]:
     """Return the CRD of ``KVServing`` as plain values, equal for equal sources."""
-    return _definition(KIND, PLURAL, "kvs", COLUMNS, {"status": {}}, object_schema())
+    made = _definition(KIND, PLURAL, "kvs", COLUMNS, {"status": {}}, object_schema())
+    # kubectl takes the word for all kinds of the category before it takes it for a kind: one kind alone may have it.
+    made["spec"]["names"]["categories"] = ["kvserving"]
+    return made
 
 
 def role_definition() -> dict[str, Any]:
@@ -128,7 +131,6 @@ def _definition(
                 "plural": plural,
                 "singular": kind.lower(),
                 "shortNames": [short],
-                "categories": ["kvserving"],
             },
             "scope": "Namespaced",
             "versions": [
