@@ -46,7 +46,8 @@ class Lock(BaseLock):
         self._other = ""
         self._missing = f"namespace {config.namespace} does not exist: create it, or name another by --own-namespace"
         self.problem = ""
-        """Why the Lease could not be written last; empty when it could."""
+        """What keeps this process from the Lease, another holder apart; empty when nothing does."""
+        self._refused = False
         self.renewed: float | None = None
 
     async def get(self, name: str, namespace: str) -> Any:
@@ -55,10 +56,14 @@ class Lock(BaseLock):
             async with asyncio.timeout(self._timeout):
                 lease = await self._kube.get(LEASES, namespace, name)
         except ApiFailure as failure:
+            self._say(describe(failure))
             return False, ApiException(status=failure.status, reason=describe(failure))
         except TimeoutError:
             self._say(f"no answer within {self._timeout:.1f} s")
             return False, ApiException(status=0, reason="no answer")
+        if not self._refused:
+            # The apiserver answers again; whether it takes a write, a lasting refusal apart, only an attempt tells.
+            self.problem = ""
         if lease is None:
             return False, ApiException(status=404, reason="NotFound", body=json.dumps({"code": 404}))
         self._lease = lease
@@ -108,12 +113,16 @@ class Lock(BaseLock):
             async with asyncio.timeout(self._timeout):
                 self._lease = await self._kube.put_lease({**self._lease, "spec": spec}, create=create)
         except ApiFailure as failure:
+            if failure.status == 409:
+                log.info("another operator was faster at lease %s/%s", self.namespace, self.name)
+                return False
+            self._refused = 400 <= failure.status < 500 and failure.status != 429
             self._say(describe(failure) if not create or failure.status != 404 else self._missing)
             return False
         except TimeoutError:
             self._say(f"no answer within {self._timeout:.1f} s")
             return False
-        self.problem = ""
+        self.problem, self._refused = "", False
         self.renewed = sent
         return True
 
