@@ -1,4 +1,4 @@
-"""Every series of engines that the chart's dashboards and alerts ask for exists: ours, and vLLM's installed here."""
+"""Every series of engines that is asked for exists, ours and vLLM's installed here: by charts, alerts and judges."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from kvserving_connector.metrics import guard_counters
 from kvserving_connector.vllm import stats
 from kvserving_connector.vllm.series import OF_LOADS, OF_STORES
 from kvserving_connector.vllm.worker_cache.stats import _OURS as OF_WORKERS
+from kvserving_operator.verify import activity
 
 _ENDING = re.compile(r"_(bucket|count|sum|total)$")
 
@@ -44,3 +45,8 @@ def test_every_series_of_the_engines_exists(used: object) -> None:
     assert "vllm:num_requests_running" in theirs
     unknown = {name for name in asked - ours() if _ENDING.sub("", name) not in theirs}
     assert unknown == set()
+
+
+def test_every_series_that_tells_hung_engines_from_slow_ones_exists() -> None:
+    theirs = of_vllm() | ours()
+    assert {name for name in activity.SERIES if _ENDING.sub("", name) not in theirs and name not in theirs} == set()

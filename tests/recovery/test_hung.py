@@ -14,7 +14,7 @@ from kvserving_operator.verify.activity import Activity, Core
 
 EVERY = 10.0
 PACED = Core(generated=50, prompt=5000, finished=40, prefills=4, prefill_seconds=0.5, computed=5000, deferred=0)
-"""An engine that has computed 10,000 tokens per second: a step of 16,384 tokens takes 6.6 s at most, with allowance."""
+"""An engine that has computed 10,000 tokens per second: a prompt of 262,144 takes 26 s."""
 
 
 def watch(readings: Iterable[tuple[float, Activity]], *, prefill: bool = False) -> tuple[Watched, float | None]:
@@ -52,9 +52,9 @@ STANDING_STILL: dict[str, tuple[Core, float | None, float | None, float | None]]
     "the same, blocks held": (replace(PACED, waiting=2, deferred=None, usage=0.1), 2, None, 300),
     "running at a known pace": (replace(PACED, running=1, usage=0.1), 1, 60, 60),
     "running at a pace of 100 tokens per second": (
-        replace(PACED, running=1, usage=0.1, prefill_seconds=50), 1, 660, 660,
+        replace(PACED, running=1, usage=0.1, prefill_seconds=50), 1, 2630, 2630,
     ),
-    "running before any prompt was computed": (Core(running=1, usage=0.1, deferred=0), 1, 120, 120),
+    "running before any prompt was computed": (Core(running=1, usage=0.1, deferred=0), 1, 300, 300),
     "running prompts that others computed": (
         replace(PACED, running=1, usage=0.1, prefills=5000, computed=5000), 1, 120, 120,
     ),

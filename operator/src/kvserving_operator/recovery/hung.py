@@ -12,10 +12,11 @@ fault explains that nothing moved:
   transfer over a slow network looks like this, so the time is longer than any should take. A prefill engine whose
   blocks are in use while none of its requests waits for KV is never judged: decode engines that are busy have not
   fetched yet what it computed, which may go on for as long as the longest answer.
-- *running*: requests run, and nothing at all has moved: no counter, and no gauge, which each chunk of a prompt moves,
-  since it takes blocks. So a prompt of 128k tokens shows progress with every chunk, and what must be waited for is one
-  step: as many tokens as a step may have, at the pace at which this engine has computed prompts so far, with an
-  allowance for long contexts. Where that is not known yet (a decode engine computes none), a fixed time holds.
+- *running*: requests run, and nothing at all has moved: no counter, and no gauge, which most chunks of a prompt move,
+  since they take blocks. What must be waited for is the longest prompt, since a model with a sliding window or
+  recurrent state takes no more blocks after a while: ``prompt_tokens`` at the pace at which this engine has computed
+  prompts so far. Where that is not known, a fixed time holds: a decode engine that gets its KV from others computes
+  none.
 
 An engine without work, without statistics, or put to sleep is never judged, and none by few readings or over a gap
 between them. Whoever calls leaves out engines that are not ready, and begins anew with each process.
@@ -31,16 +32,17 @@ from ..reasons import Reason
 from ..verify.activity import Activity, Core
 from .findings import Finding
 
-_FEW_TOKENS = 64
-_LEAST_TOKENS = 1024
+_FEW_TOKENS = 16
+"""Computed tokens per prompt below which an engine gets its KV from others, and its pace says nothing."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Times in seconds after which a state is a fault, and what else is needed for a finding.
 
-    A step takes at most ``allowance`` times ``step_tokens`` tokens at the engine's own pace, at least ``running``, and
-    ``unpaced`` where no pace is known. ``gap``: readings that are further apart begin anew.
+    *running* has the time of ``prompt_tokens`` at the engine's own pace, at least ``running``; ``unpaced`` where no
+    pace is known, ``first`` before the first prompt, for which kernels may have to be compiled. ``gap``: readings that
+    are further apart begin anew.
     """
 
     untaken: float = 60.0
@@ -48,16 +50,18 @@ class Limits:
     parked: float = 300.0
     running: float = 60.0
     unpaced: float = 120.0
-    step_tokens: int = 16384
-    allowance: float = 4.0
+    first: float = 300.0
+    prompt_tokens: int = 2 * 131072
     readings: int = 4
     gap: float = 45.0
 
-    def step(self, core: Core) -> float:
-        """Return how long one step of this engine may take."""
-        if core.computed < max(_LEAST_TOKENS, _FEW_TOKENS * core.prefills):
+    def prompt(self, core: Core) -> float:
+        """Return how long this engine may take for a prompt."""
+        if not core.prefills:
+            return self.first
+        if core.computed < _FEW_TOKENS * core.prefills:
             return self.unpaced
-        return max(self.running, self.allowance * self.step_tokens * core.prefill_seconds / core.computed)
+        return max(self.running, self.prompt_tokens * core.prefill_seconds / core.computed)
 
 
 LIMITS = Limits()
@@ -118,7 +122,7 @@ def _spell(core: Core, at: float, limits: Limits, *, prefill: bool) -> Spell | N
     if core.asleep:
         return None
     if core.running:
-        limit = limits.step(core)
+        limit = limits.prompt(core)
         text = f"has requests running, of which none has moved for {limit:.0f} s"
         return Spell("running", core.trace, limit, text, at, at)
     if not core.waiting:

@@ -26,8 +26,11 @@ _FIELDS = {
     "vllm:request_prefill_time_seconds_count": "prefills",
     "vllm:request_prefill_kv_computed_tokens_sum": "computed",
 }
+SERIES = (*_FIELDS, _UNANSWERED, _ASLEEP, _BY_REASON)
+"""Every series that is read."""
+
 # The whole text has thousands of lines, most of them buckets of histograms.
-_LINES = tuple(name + end for name in (*_FIELDS, _UNANSWERED, _ASLEEP, _BY_REASON) for end in "{ ")
+_LINES = tuple(name + end for name in SERIES for end in "{ ")
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Core:
 
     @property
     def trace(self) -> tuple[float | None, ...]:
-        """All that a step can change: as long as none of it moves, no step with an effect has ended."""
+        """All that a step can change."""
         return *self.done, self.running, self.waiting, self.deferred, self.usage
 
 
