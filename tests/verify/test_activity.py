@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import asyncio
+
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from kvserving_operator.verify import activity
-from kvserving_operator.verify.activity import Core
+from kvserving_operator.verify.activity import Activity, Core
+from kvserving_operator.verify.legs import Caller, Endpoint, Failure
 
 TEXT = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
@@ -72,3 +78,35 @@ def test_a_broken_line_is_refused_where_it_matters_alone() -> None:
     activity.parse("<html>not metrics</html>")
     with pytest.raises(ValueError, match="not-a-number"):
         activity.parse('vllm:num_requests_running{engine="0"} not-a-number\n')
+
+
+def read(status: int, text: str) -> Activity | Failure:
+    """Ask an engine that answers so."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    async def work() -> Activity | Failure:
+        app = web.Application()
+        app.router.add_get("/metrics", answer)
+        async with TestServer(app) as server, aiohttp.ClientSession() as session:
+            return await Caller(session, 5).activity(Endpoint("d", "decode", str(server.make_url("")).rstrip("/")))
+
+    return asyncio.run(work())
+
+
+def test_it_is_read_from_the_engine() -> None:
+    assert read(200, TEXT) == activity.parse(TEXT)
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "says"),
+    [
+        (503, "", "decode d answered 503"),
+        (200, 'vllm:num_requests_running{engine="0"} x\n', "something else than expected"),
+    ],
+)
+def test_an_engine_that_cannot_be_read_is_a_failure(status: int, text: str, says: str) -> None:
+    found = read(status, text)
+    assert isinstance(found, Failure)
+    assert says in found.message

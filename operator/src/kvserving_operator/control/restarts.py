@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,7 +122,7 @@ class Restarts:
     async def look(self, caller: Caller) -> None:
         """Look at all engines once, and replace what must be. Raises ``MayNotWrite``."""
         limit = asyncio.Semaphore(_AT_ONCE)
-        views = [view for key in self._store.keys if (view := self._store.view(key)) is not None]
+        views = list(self._views())
         present = {view.serving.uid for view in views if not view.serving.deleting}
         for uid in set(self._states) - present:
             del self._states[uid]
@@ -202,12 +202,13 @@ class Restarts:
         await self._recorder.send(view.serving, [Event(EventKind.ENGINE_REPLACED, f"{reason.value}: {said}")])
         return Problem(reason, said)
 
+    def _views(self) -> Iterator[View]:
+        return (view for key in self._store.keys if (view := self._store.view(key)) is not None)
+
     def _located(self, engines: Sequence[Endpoint]) -> tuple[str, Mapping[str, str]] | None:
         """Return the UID of the object that these engines belong to, and their processes by pod."""
         wanted = {(engine.pod, engine.url) for engine in engines}
-        for key in self._store.keys:
-            view = self._store.view(key)
-            assert view is not None
+        for view in self._views():
             found = {pod.name: _process(pod) for pod in view.pods if (pod.name, _endpoint(pod).url) in wanted}
             if wanted and len(found) == len(wanted):
                 return view.serving.uid, found
