@@ -224,6 +224,36 @@ def test_a_process_that_the_kubelet_started_meanwhile_is_not_killed() -> None:
     run(work)
 
 
+def test_an_engine_that_leaves_while_it_is_asked_is_not_replaced() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        await stage.look(6)
+        asking = stage.activity
+
+        async def activity(endpoint: Endpoint) -> Activity | Failure:
+            stage.add("d", "decode", ready=False)
+            return await asking(endpoint)
+
+        stage.activity = activity  # type: ignore[method-assign]
+        await stage.look(2)
+        assert (stage.deleted, stage.trouble) == ([], None)
+
+    run(work)
+
+
+def test_trouble_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        stage = Stage()
+        stage.add("p", "prefill")
+        stage.add("d", "decode", owner="StatefulSet/qwen")
+        stage.shows["d"] = STUCK
+        await stage.look(20)
+
+    run(work)
+    assert len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("owner", ["StatefulSet/qwen", "ReplicaSet/other-abc"])
 def test_a_pod_that_only_carries_our_label_is_not_deleted(owner: str) -> None:
     async def work() -> None:

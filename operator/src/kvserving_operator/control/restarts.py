@@ -130,32 +130,39 @@ class Restarts:
 
     async def _look(self, view: View, caller: Caller, limit: asyncio.Semaphore) -> None:
         state = self._states.setdefault(view.serving.uid, _State())
-        engines = [pod for pod in view.pods if pod.role in _ROLES]
-        serving = [pod for pod in engines if pod.serving and not view.serving.spec.get("suspend")]
+        asked = [pod for pod in view.pods if pod.role in _ROLES and pod.serving]
+        if view.serving.spec.get("suspend"):
+            asked = []
 
         async def read(pod: PodState) -> tuple[PodState, float, object]:
             async with limit:
                 return pod, self._now(), await caller.activity(_endpoint(pod))
 
-        watched = {_process(pod): state.watched.get(_process(pod), Watched()) for pod in serving}
-        for pod, at, found in await asyncio.gather(*map(read, serving)):
+        watched = {_process(pod): state.watched.get(_process(pod), Watched()) for pod in asked}
+        for pod, at, found in await asyncio.gather(*map(read, asked)):
             if isinstance(found, Activity):
                 known = watched[_process(pod)]
                 watched[_process(pod)] = hung.observe(
                     known, at, found, prefill=pod.role == "prefill", limits=self._limits
                 )
         state.watched = watched
+        key, uid = view.serving.key, view.serving.uid
+        now = self._store.view(key)
+        if now is None or now.serving.uid != uid:
+            return
+        engines = [pod for pod in now.pods if pod.role in _ROLES]
         state.records = pairs.retain(state.records, {_process(pod) for pod in engines})
-        with about(view.serving.key):
-            trouble = await self._settle(view, state, engines, serving)
-        if trouble != state.trouble:
-            state.trouble = trouble
-            self._enqueue(view.serving.key)
+        with about(key):
+            trouble = await self._settle(now, state, engines)
+            if trouble != state.trouble:
+                if trouble is not None:
+                    log.warning("%s: %s", trouble.reason.value, trouble.message)
+                state.trouble = trouble
+                self._enqueue(key)
 
-    async def _settle(
-        self, view: View, state: _State, engines: Sequence[PodState], serving: Sequence[PodState]
-    ) -> Problem | None:
-        """Restart an engine where one is to be; return what is to be said."""
+    async def _settle(self, view: View, state: _State, engines: Sequence[PodState]) -> Problem | None:
+        """Replace an engine where one is to be; return what is to be said."""
+        serving = [pod for pod in engines if pod.serving and _process(pod) in state.watched]
         known = [Engine(pod.name, pod.uid, pod.role, pod.revision, pod.serving) for pod in engines]
         now = self._now()
         decision = policy.decide(self._findings(view, state, serving), known, state.history, now, self._rate)
@@ -192,13 +199,11 @@ class Restarts:
             if failure.missing or failure.status == 409:
                 # It went, or another process runs in it: the next look judges what is there then.
                 return None
-            log.warning("%s", describe(failure))
             return Problem(reason, f"{text}; it could not be replaced: {describe(failure)}")
         state.history.append(Restart(self._now(), pod.name, pod.uid, pod.role, pod.revision, reason))
         del state.history[:-_REMEMBERED]
         self._counted(reason.value)
         said = f"{text}; the operator replaces it"
-        log.warning("%s: %s", reason.value, said)
         await self._recorder.send(view.serving, [Event(EventKind.ENGINE_REPLACED, f"{reason.value}: {said}")])
         return Problem(reason, said)
 
