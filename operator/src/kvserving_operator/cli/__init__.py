@@ -33,6 +33,7 @@ _COMMANDS = {
     "status": "Show what runs.",
     "verify": "Prove again that KV moves from prefill to decode.",
     "logs": "Show the logs of engines and routers.",
+    "rollout": "Wait for a rollout in a cluster, or return to a former revision.",
     "cache": "Show what the tiers hold and hit; remove a namespace.",
     "doctor": "Explain what is injected, and look for known mistakes.",
     "operator": "Run the Kubernetes operator.",

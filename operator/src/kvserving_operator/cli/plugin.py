@@ -1,7 +1,8 @@
 """``kubectl kvserving``: the commands that need a cluster or a file, as a plugin of kubectl.
 
-kubectl finds the program ``kubectl-kvserving`` in PATH. ``validate``, ``render``, ``doctor`` and ``version`` are those
-of ``kvserving``; ``status`` and ``verify`` there are about services of one machine, and here about objects.
+kubectl finds the program ``kubectl-kvserving`` in PATH. ``rollout``, ``validate``, ``render``, ``doctor`` and
+``version`` are those of ``kvserving``; ``status`` and ``verify`` there are about services of one machine, and here
+about objects.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ PROGRAM = "kubectl kvserving"
 _COMMANDS = {
     "status": "Show objects, their conditions and pods.",
     "verify": "Prove now that KV moves from prefill to decode.",
+    "rollout": "Wait for a rollout, or return to a former revision.",
     "doctor": "Explain what is injected, and look for known mistakes.",
     "validate": "Check files and report every fault.",
     "render": "Print the Kubernetes objects of a file.",
@@ -24,7 +26,7 @@ _COMMANDS = {
 }
 _EPILOG = """\b
 Exit status:
-  0    yes: valid, verified, no error found
+  0    yes: valid, verified, rolled out, no error found
   1    the answer is no
   2    wrong usage
   3    the cluster cannot be reached, or a right is missing; the message says which
@@ -44,7 +46,7 @@ Exit status:
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."
 )
 def plugin(debug: bool) -> None:
-    """Look at KVServing objects in a cluster, and at files before they are applied."""
+    """Look at KVServing objects in a cluster and at files before they are applied, and take a rollout back."""
 
 
 def main() -> None:

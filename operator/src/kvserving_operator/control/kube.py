@@ -168,6 +168,16 @@ class Kube:
         params = _apply(True) | {"body": body}
         return await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
 
+    async def replace(self, resource: Resource, body: Mapping[str, Any], *, manager: str) -> Json:
+        """Put ``body``, an object as it was read with changes, in the place of the stored one; return what is stored.
+
+        Raises ``ApiFailure``, of status 409 where the object is no longer in the resource version of ``body``.
+        """
+        metadata = body["metadata"]
+        path = self._path(resource, metadata["namespace"], metadata["name"])
+        params: Json = {"body": body, "query": {"fieldManager": manager}}
+        return await self._write("update", resource, path, metadata["name"], metadata["namespace"], **params)
+
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         """Create ``body``. Raises ``ApiFailure``, of status 409 when there is one of that name."""
         metadata = body["metadata"]

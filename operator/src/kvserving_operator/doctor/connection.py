@@ -1,4 +1,4 @@
-"""A cluster as a person reaches it: by kubeconfig, or by the pod's service account. Nothing is ever written."""
+"""A cluster as a person reaches it: by kubeconfig, or by the pod's service account."""
 
 from __future__ import annotations
 
@@ -77,11 +77,12 @@ def kubeconfig_of(option: str | None) -> str | None:
 
 @asynccontextmanager
 async def connect(
-    kubeconfig: str | None, context: str | None, namespace: str | None, timeout: float = 15
+    kubeconfig: str | None, context: str | None, namespace: str | None, timeout: float = 15, *, writing: bool = False
 ) -> AsyncIterator[Connection]:
     """Connect to the cluster that ``kubeconfig`` (as ``kubeconfig_of`` found it) and ``context`` name.
 
-    ``timeout`` bounds each request, in seconds. Raises ``EnvironmentFault`` where the credentials cannot be read.
+    ``timeout`` bounds each request, in seconds. Nothing can be written unless ``writing``. Raises ``EnvironmentFault``
+    where the credentials cannot be read.
     """
     config = Config(kubeconfig=Path(kubeconfig) if kubeconfig is not None else None, request_timeout=timeout)
     try:
@@ -94,7 +95,7 @@ async def connect(
         api,
         limit=TokenBucket(asyncio.get_running_loop(), config.write_rate, config.write_burst),
         timeout=timeout,
-        may_write=lambda: False,
+        may_write=lambda: writing,
         observe=lambda _: None,
         now=time.monotonic,
     )

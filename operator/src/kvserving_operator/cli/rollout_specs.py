@@ -1,0 +1,291 @@
+"""The kept specs of an object: which one ``rollout undo`` returns to, and what that changes. Pure."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from ..api.faults import Fault
+from ..api.load import inspect
+from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
+from ..control.logs import redact
+from ..engines.catalog import NEWEST_GPU, OLDEST, text
+from ..local.errors import LocalError
+from ..plan import check, labels
+from ..plan.context import make_context
+from ..plan.history import SPEC_KEY
+from ..plan.types import CLUSTER, Observed
+
+Body = Mapping[str, Any]
+SHORT = 8
+"""Digits of a revision that tables show, and that names of children carry."""
+_ROLES = ("prefill", "decode")
+_NUMBERS = ("replicas", "autoscaling")
+_APPLIERS = {
+    "argocd": "Argo CD",
+    "kustomize-controller": "Flux",
+    "helm-controller": "Flux",
+    "helm": "Helm",
+    "kubectl-client-side-apply": "kubectl apply",
+}
+_PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The spec of one revision as the operator kept it; ``spec`` is ``None`` where it cannot be read.
+
+    ``first_seen`` is when the revision was made, ``written`` when its spec was last changed within it (RFC 3339).
+    """
+
+    revision: str
+    first_seen: str
+    written: str
+    spec: Mapping[str, Any] | None = field(repr=False)
+
+    @property
+    def short(self) -> str:
+        """The revision as it is shown."""
+        return self.revision[:SHORT]
+
+
+@dataclass(frozen=True)
+class Present:
+    """The object as it is.
+
+    ``revision`` is that of its spec, empty where the operator has not planned this spec (yet). ``serving`` are the
+    revisions that serve, ``failed`` the one whose rollout failed. ``engine`` is the vLLM version and image that the
+    operator goes on with where a spec names neither.
+    """
+
+    name: str
+    namespace: str
+    spec: Mapping[str, Any] = field(repr=False)
+    revision: str
+    updating: str
+    serving: tuple[str, ...]
+    failed: str
+    engine: tuple[str | None, str | None]
+
+
+def present_of(body: Body) -> Present:
+    """The present state of an object, by its status."""
+    metadata, status = body["metadata"], body.get("status") or {}
+    rollout, engine = status.get("rollout") or {}, status.get("engine") or {}
+    seen = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
+    conditions = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or ()}
+    told, updating = str(status.get("revision") or ""), str(status.get("updatingRevision") or "")
+    serving = [str(known["revision"]) for known in rollout.get("sets") or () if known.get("traffic")]
+    if told and conditions.get("Available") == "True":
+        serving.append(told)
+    return Present(
+        name=str(metadata["name"]),
+        namespace=str(metadata["namespace"]),
+        spec=body.get("spec") or {},
+        revision=(updating or told) if seen and conditions.get("ConfigValid") == "True" else "",
+        updating=updating,
+        serving=tuple(dict.fromkeys(serving)),
+        failed=str((rollout.get("failed") or {}).get("revision") or ""),
+        engine=(engine.get("version"), engine.get("image")),
+    )
+
+
+def kept_of(body: Body, config_maps: Sequence[Body]) -> tuple[Kept, ...]:
+    """The kept specs of the object ``body`` among ``config_maps``, the newest revision first."""
+    found = [
+        _kept(config_map)
+        for config_map in config_maps
+        if SPEC_KEY in (config_map.get("data") or {})
+        and (config_map["metadata"].get("labels") or {}).get(labels.REVISION)
+        and any(o.get("uid") == body["metadata"]["uid"] for o in config_map["metadata"].get("ownerReferences") or ())
+    ]
+    return tuple(sorted(found, key=lambda kept: (kept.first_seen, kept.revision), reverse=True))
+
+
+def _kept(config_map: Body) -> Kept:
+    metadata = config_map["metadata"]
+    made = str(metadata.get("creationTimestamp") or "")
+    times = (str(entry.get("time") or "") for entry in metadata.get("managedFields") or ())
+    try:
+        spec = json.loads(config_map["data"][SPEC_KEY])
+    except ValueError:
+        spec = None
+    known = spec if isinstance(spec, dict) else None
+    return Kept(str(metadata["labels"][labels.REVISION]), made, max(times, default=made), known)
+
+
+def state(kept: Kept, present: Present) -> str:
+    """What became of a revision, in a word or two."""
+    if kept.revision == present.failed:
+        return "failed"
+    if kept.revision in present.serving:
+        return "serving"
+    return "coming up" if kept.revision == (present.updating or present.revision) else "kept"
+
+
+def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
+    """The kept spec to return to: ``wanted``, a revision or the digits it begins with, or the last that was good.
+
+    That is one that serves beside the present spec's, else the newest that is neither the present spec's nor failed.
+    Raises ``LocalError`` with those that are kept where there is none, or several.
+    """
+    if wanted is not None:
+        found = [entry for entry in kept if entry.revision.startswith(wanted.lower())]
+        if len(found) != 1:
+            what = "several kept revisions begin" if found else "no kept revision begins"
+            raise LocalError(f"{what} with {wanted}; {_listed(kept, present)}")
+        return found[0]
+    able = [entry for entry in kept if entry.revision not in (present.revision, present.failed)]
+    serves = next((entry for name in present.serving for entry in able if entry.revision == name), None)
+    if serves is not None and (present.revision or changes(present, returned(serves, present, kept))):
+        return serves
+    if not present.revision:
+        raise LocalError(
+            f"the operator has not planned the present spec of {present.name}, so that it cannot be told which revision"
+            f" was before it: name one with --to-revision; {_listed(kept, present)}"
+        )
+    if not able:
+        raise LocalError(f"no former spec of {present.name} is kept; {_listed(kept, present)}")
+    return able[0]
+
+
+def _listed(kept: Sequence[Kept], present: Present) -> str:
+    told = ", ".join(f"{entry.short} ({state(entry, present)})" for entry in kept)
+    return f"there are: {told or 'none'}"
+
+
+def returned(target: Kept, present: Present, kept: Sequence[Kept]) -> dict[str, Any]:
+    """The spec that returns the object to ``target``.
+
+    Numbers of engines and routers, ``ratio``, ``suspend`` and ``rollout`` stay those of the present spec; where the
+    prefill role appears or goes, the numbers and the ratio are those of ``target``. A kept spec that left the choice of
+    the engine to the operator gets the version that it had: the operator would go on with the one that runs. ``kept``
+    are all kept specs.
+
+    Raises ``LocalError`` where the spec was not kept readably.
+    """
+    if target.spec is None:
+        raise LocalError(f"the kept spec of revision {target.short} cannot be read: choose another one")
+    spec: dict[str, Any] = copy.deepcopy(dict(target.spec))
+    same_roles = (spec.get("prefill") is None) == (present.spec.get("prefill") is None)
+    _take(spec, present.spec, ("ratio", "suspend", "rollout") if same_roles else ("suspend", "rollout"))
+    if same_roles:
+        for role in _ROLES:
+            _take_within(spec, present.spec, role, _NUMBERS)
+    now, then = present.spec.get("router") or {}, spec.get("router") or {}
+    if now.get("type") == then.get("type"):
+        _take_within(spec, present.spec, "router", ("replicas",))
+    return _with_engine(spec, target.revision, present, kept)
+
+
+def _take(into: dict[str, Any], source: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in names:
+        into.pop(name, None)
+        if name in source:
+            into[name] = copy.deepcopy(source[name])
+
+
+def _take_within(spec: dict[str, Any], source: Mapping[str, Any], section: str, names: Sequence[str]) -> None:
+    written, made = spec.get(section), dict(spec.get(section) or {})
+    _take(made, source.get(section) or {}, names)
+    if made or written is not None:
+        spec[section] = made
+
+
+def _with_engine(spec: dict[str, Any], revision: str, present: Present, kept: Sequence[Kept]) -> dict[str, Any]:
+    engine = spec.get("engine") or {}
+    if engine.get("version") or engine.get("image"):
+        return spec
+    version = _engine_of(spec, revision, present, kept)
+    return spec if version in (None, present.engine[0]) else {**spec, "engine": {**engine, "version": version}}
+
+
+def _engine_of(spec: Mapping[str, Any], revision: str, present: Present, kept: Sequence[Kept]) -> str | None:
+    """The vLLM version that ``spec`` had in ``revision``, which is a hash of it and more; ``None`` if it is not found.
+
+    The present version comes first, then those that kept specs name, then the first of each minor version.
+    """
+    if revision_of(spec, present, present.engine) == revision:
+        return present.engine[0]
+    named = [str(version) for entry in kept if (version := ((entry.spec or {}).get("engine") or {}).get("version"))]
+    minors = [text((OLDEST[0], minor, 0)) for minor in range(OLDEST[1], NEWEST_GPU[1] + 1)]
+    candidates = dict.fromkeys((*named, *minors))
+    return next((v for v in candidates if revision_of(spec, present, (v, None)) == revision), None)
+
+
+def revision_of(spec: Mapping[str, Any], present: Present, engine: tuple[str | None, str | None]) -> str:
+    """The revision of ``spec`` where ``engine`` is what runs; empty where it cannot be planned."""
+    try:
+        serving = KVServing.model_validate(_object(spec, present))
+    except ValidationError:
+        return ""
+    return make_context(serving, CLUSTER, Observed(engine_version=engine[0], engine_image=engine[1])).revision
+
+
+def faults(spec: Mapping[str, Any], present: Present) -> tuple[Fault, ...]:
+    """What this version finds wrong with a spec that an earlier one may have kept."""
+    reading = inspect(_object(spec, present), strict=True)
+    if reading.serving is None:
+        return reading.faults
+    observed = Observed(engine_version=present.engine[0], engine_image=present.engine[1])
+    known = {(fault.path, fault.message) for fault in reading.faults}
+    more = check(reading.serving, site=CLUSTER, observed=observed)
+    return reading.faults + tuple(fault for fault in more if (fault.path, fault.message) not in known)
+
+
+def _object(spec: Mapping[str, Any], present: Present) -> dict[str, Any]:
+    metadata = {"name": present.name, "namespace": present.namespace}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, "spec": spec}
+
+
+def changes(present: Present, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """Paths of the fields in which ``spec`` differs from the present one. Lists count as one field."""
+    return tuple(differing(_normal(present.spec), _normal(spec), "spec"))
+
+
+def _normal(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """``spec`` as the operator keeps it, so that two ways to write a value are no difference."""
+    try:
+        return KVServingSpec.model_validate(spec).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    except ValidationError:
+        return spec
+
+
+def differing(old: Any, new: Any, path: str) -> Iterator[str]:
+    """Yield the path of every field in which two values differ. No value of a field is part of it."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        for key in sorted({*old, *new}):
+            name = f".{key}" if _PLAIN.fullmatch(key) else f"[{json.dumps(key)}]"
+            yield from differing(old.get(key), new.get(key), path + name)
+    elif old != new:
+        yield path
+
+
+def model(kept: Kept) -> str:
+    """The model's name, or where it comes from."""
+    section = (kept.spec or {}).get("model") or {}
+    return redact(str(section.get("name") or section.get("uri") or "-"))
+
+
+def engine(kept: Kept) -> str:
+    """The vLLM version or image that the spec names."""
+    section = (kept.spec or {}).get("engine") or {}
+    return redact(str(section.get("image") or section.get("version") or "the operator's choice"))
+
+
+def appliers(body: Body) -> tuple[str, ...]:
+    """Who applies the spec of an object from elsewhere, as its managed fields tell, such as ``Helm (helm)``."""
+    found = []
+    for entry in body["metadata"].get("managedFields") or ():
+        manager = str(entry.get("manager") or "")
+        if entry.get("subresource") or "f:spec" not in (entry.get("fieldsV1") or {}):
+            continue
+        known = next((name for begin, name in _APPLIERS.items() if manager.startswith(begin)), None)
+        found += [f"{known} ({manager})"] if known is not None else []
+    return tuple(dict.fromkeys(found))
