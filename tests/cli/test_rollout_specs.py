@@ -155,6 +155,14 @@ def test_the_engine_of_a_spec_that_names_none_is_found_by_its_revision() -> None
         assert undone(served(THIRD), [named, unnamed, ALL[2]]) == spec(version)
 
 
+def test_a_version_that_runs_in_another_image_is_named_as_well() -> None:
+    mirror = "registry.example/team/engine:v0.33.0"
+    now = spec(None, engine={"image": mirror})
+    body = served(now, engine={"version": "0.33.0", "image": mirror})
+    # Without a name the operator would go on with the image that runs.
+    assert undone(body, [config_map(spec(None), 1), config_map(now, 2)]) == FIRST
+
+
 def test_an_engine_that_cannot_be_found_is_left_to_the_operator() -> None:
     unnamed = config_map(spec(None), 1)
     unnamed["metadata"]["labels"]["kvserving.dev/revision"] = revision(spec("0.31.7"))

@@ -199,23 +199,22 @@ def _take_within(spec: dict[str, Any], source: Mapping[str, Any], section: str, 
 
 
 def _with_engine(spec: dict[str, Any], revision: str, present: Present, kept: Sequence[Kept]) -> dict[str, Any]:
+    """``spec`` with the version of the engine that it had in ``revision``, where the operator would take another."""
     engine = spec.get("engine") or {}
-    if engine.get("version") or engine.get("image"):
+    if engine.get("version") or engine.get("image") or revision_of(spec, present, present.engine) == revision:
         return spec
     version = _engine_of(spec, revision, present, kept)
-    return spec if version in (None, present.engine[0]) else {**spec, "engine": {**engine, "version": version}}
+    return spec if version is None else {**spec, "engine": {**engine, "version": version}}
 
 
 def _engine_of(spec: Mapping[str, Any], revision: str, present: Present, kept: Sequence[Kept]) -> str | None:
-    """The vLLM version that ``spec`` had in ``revision``, which is a hash of it and more; ``None`` if it is not found.
+    """The vLLM version with which ``spec`` makes ``revision``, a hash of both; ``None`` if it is not found.
 
-    The present version comes first, then those that kept specs name, then the first of each minor version.
+    Tried are those that run or that kept specs name, and the first of each minor version.
     """
-    if revision_of(spec, present, present.engine) == revision:
-        return present.engine[0]
-    named = [str(version) for entry in kept if (version := ((entry.spec or {}).get("engine") or {}).get("version"))]
+    named = [((entry.spec or {}).get("engine") or {}).get("version") for entry in kept]
     minors = [text((OLDEST[0], minor, 0)) for minor in range(OLDEST[1], NEWEST_GPU[1] + 1)]
-    candidates = dict.fromkeys((*named, *minors))
+    candidates = dict.fromkeys(str(version) for version in (present.engine[0], *named, *minors) if version)
     return next((v for v in candidates if revision_of(spec, present, (v, None)) == revision), None)
 
 
