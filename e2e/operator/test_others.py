@@ -21,8 +21,6 @@ from e2e.operator.objects import (
 )
 from e2e.operator.waiting import settle, wait_for, wait_for_ready
 
-from kvserving_operator.control.config import FIELD_MANAGER
-
 
 def test_foreign_values_in_our_fields_are_restored_and_foreign_fields_stay(
     plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
@@ -76,23 +74,47 @@ def test_replicas_that_a_scaler_sets_are_never_fought(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
     operator = start("--resync=0.5")
-    settle(plane, serving(namespace, decode={"autoscaling": {"min": 1, "max": 9}}))
-    decode = next(name for kind, name in children(plane, namespace) if kind == "Deployment" and "decode" in name)
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{decode}"
-    assert "f:replicas" not in str(
-        [
-            e["fieldsV1"]["f:spec"]
-            for e in plane.api.get(path)["metadata"]["managedFields"]
-            if e["manager"] == FIELD_MANAGER
-        ]
-    )
+    settle(plane, serving(namespace, decode={"autoscaling": {"min": 1, "max": 9, "via": "external"}}))
+    path = f"/apis/kvserving.dev/v1alpha1/namespaces/{namespace}/kvservingroles/qwen-decode"
+    assert plane.api.get(path)["spec"]["replicas"] == 1
     plane.api.merge(f"{path}/scale", {"spec": {"replicas": 3}}, fieldManager="hpa")
     wait_for_ready(plane, namespace, "decode", "3/3")
+    told = plane.api.wait(
+        f"{path}", lambda o: o is not None and o["status"]["replicas"] == 3, what="3 in the status", timeout=10
+    )
+    assert told is not None
+    assert told["status"]["selector"] == "kvserving.dev/name=qwen,kvserving.dev/role=decode"
+    operator.kill()
+    operator = start("--resync=0.5")
     resyncs = operator.metric("kvserving_operator_resyncs_total")
     quiet = time.monotonic()
     eventually(lambda: operator.metric("kvserving_operator_resyncs_total"), lambda n: n >= resyncs + 3, what="resyncs")
     assert plane.api.get(path)["spec"]["replicas"] == 3
-    assert [r for r in proxy.writes(since=quiet) if r.info.resource == "deployments"] == []
+    assert [r for r in proxy.writes(since=quiet) if r.info.resource in ("deployments", "kvservingroles")] == []
+
+
+def test_what_a_scaler_asks_for_outlives_a_rollout_to_another_revision(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start()
+    obj = serving(namespace, decode={"autoscaling": {"min": 1, "max": 9, "via": "external"}})
+    first = settle(plane, obj)["status"]["revision"]
+    path = f"/apis/kvserving.dev/v1alpha1/namespaces/{namespace}/kvservingroles/qwen-decode"
+    plane.api.merge(f"{path}/scale", {"spec": {"replicas": 3}}, fieldManager="hpa")
+    wait_for_ready(plane, namespace, "decode", "3/3")
+    plane.api.merge(path_of(namespace), {"spec": {"engine": {"version": "0.32.0"}}})
+    plane.api.wait(
+        path_of(namespace),
+        lambda o: (
+            o is not None
+            and o["status"].get("revision") != first
+            and "rollout" not in o["status"]
+            and o["status"]["roles"]["decode"]["summary"] == "3/3"
+        ),
+        what="3 decodes of the new revision",
+        timeout=60,
+    )
+    assert plane.api.get(path)["spec"]["replicas"] == 3
 
 
 @pytest.mark.parametrize("labelled", [False, True])

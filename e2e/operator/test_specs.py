@@ -127,7 +127,7 @@ def test_a_new_revision_comes_up_and_is_verified_before_the_former_one_goes(
     plane.api.merge(path_of(namespace), {"spec": {"engine": {"version": "0.32.0"}}})
     found = plane.api.wait(
         path_of(namespace),
-        lambda o: condition(o, "Ready").get("reason") == "RecomputingKV",
+        lambda o: condition(o, "TransferVerified").get("reason") == "RecomputingKV",
         what="the new revision probed",
         timeout=40,
     )

@@ -57,7 +57,8 @@ class FakeApi:
         known = self.objects.get(identity)
         if known is not None and metadata.get("uid") not in (None, known["metadata"]["uid"]):
             raise ApiFailure(409, "Conflict", "", f"patch {resource.plural}", {})
-        base = known or {"metadata": {"uid": f"uid-{next(self._numbers)}", "generation": 1}}
+        made = next(self._numbers)
+        base = known or {"metadata": {"uid": f"uid-{made}", "generation": 1, "creationTimestamp": f"{made:08}"}}
         others = [e for e in base["metadata"].get("managedFields", []) if e["manager"] != "kvserving-operator"]
         kept = {k: v for k, v in metadata.items() if k not in ("name", "namespace", "uid", "ownerReferences")}
         rest = {k: v for k, v in body.items() if k not in ("apiVersion", "kind", "metadata")}
@@ -75,6 +76,16 @@ class FakeApi:
         known = self.objects[resource.kind, metadata["namespace"], metadata["name"]]
         version = {**known["metadata"], "resourceVersion": str(next(self._numbers))}
         return self.put(resource.kind, {**known, "metadata": version, "status": body["status"]})
+
+    async def adjust(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Json:
+        self._write("adjust", resource.kind, name)
+        known = self.objects.get((resource.kind, namespace, name))
+        if known is None or known["metadata"]["uid"] != body["metadata"]["uid"]:
+            raise ApiFailure(409, "Conflict", "", f"patch {resource.plural}", {})
+        merged = _merged(known, body)
+        merged["metadata"]["resourceVersion"] = str(next(self._numbers))
+        self.objects[resource.kind, namespace, name] = merged
+        return merged
 
     async def create(self, resource: Resource, body: Mapping[str, Any]) -> Json:
         metadata = body["metadata"]

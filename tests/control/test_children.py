@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from tests.control.bodies import KEY, live, planned, stored, view
@@ -83,7 +82,7 @@ def test_a_child_carries_its_owner_and_the_digest_of_its_manifest() -> None:
     assert "annotations" not in MANIFEST["metadata"]
 
 
-def test_former_revisions_stay_until_the_new_one_is_settled() -> None:
+def test_a_former_revision_stays_until_the_rollout_has_removed_it() -> None:
     serving = stored()
     reading = planned(serving)
     assert reading.plan is not None
@@ -91,19 +90,8 @@ def test_former_revisions_stay_until_the_new_one_is_settled() -> None:
     newer = planned(changed).plan
     assert newer is not None
     now = view(changed, all_children(serving))
-    assert {c.revision for c in children.superfluous(now, newer, settled=False)} <= {""}
-    gone = children.superfluous(now, newer, settled=True)
+    assert {c.revision for c in children.superfluous(now, newer, removed=())} <= {""}
+    gone = children.superfluous(now, newer, removed={reading.plan.revision})
     assert {c.kind for c in gone} == {"Deployment", "NetworkPolicy"}
     assert gone[0].kind == "Deployment", "pods go before the policies that guard them"
-    assert children.superfluous(view(serving, all_children(serving)), reading.plan, settled=True) == ()
-
-
-def test_recreate_spares_a_planned_child_whose_revision_label_was_edited() -> None:
-    serving = stored()
-    reading = planned(serving)
-    assert reading.plan is not None
-    edited = {
-        identity: replace(child, revision="0123456789abcdef") if child.role == "decode" else child
-        for identity, child in all_children(serving).items()
-    }
-    assert children.outdated(view(serving, edited), reading.plan) == ()
+    assert children.superfluous(view(serving, all_children(serving)), reading.plan, removed={newer.revision}) == ()

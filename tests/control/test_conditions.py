@@ -271,7 +271,9 @@ def test_a_paused_rollout_is_told_as_such() -> None:
 
 
 def test_workloads_without_numbers_count_as_not_ready() -> None:
-    empty = Workload(replicas=1, ready=0, updated=0, current=True, engine=None, total=0, conditions=())
+    empty = Workload(
+        replicas=1, ready=0, updated=0, current=True, engine=None, model="", traffic=False, total=0, conditions=()
+    )
     made = facts()
     changed = {
         identity: replace(child, workload=empty) if child.workload is not None else child

@@ -11,7 +11,7 @@ from tests.control.bodies import KEY, children, planned, pod, stored, view
 
 from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.control.observe import View
-from kvserving_operator.control.verification import Standing, Verifications, peers_of
+from kvserving_operator.control.verification import Standing, Verifications, peers_of, subjects
 from kvserving_operator.plan.types import Plan
 from kvserving_operator.reasons import Reason
 from kvserving_operator.verify.proof import Cause, Verdict
@@ -60,7 +60,7 @@ class Stage:
         return view(self.serving, children(self.serving), *pods, *engines)
 
     def ask(self, seen: View) -> Standing:
-        return self.verifications.ask(seen, self.plan, self.read, routed=True)
+        return self.verifications.ask(seen, subjects(seen, self.plan, self.read, routed=True)[0])
 
     async def settle(self, seen: View) -> Standing:
         """Ask, let a probe that was started end, and ask again."""

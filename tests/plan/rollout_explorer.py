@@ -77,6 +77,10 @@ def breach(before: World, change: Change, after: World, wanted: Wanted, settings
 
 def _most(world: World, role: SetRole, wanted: Wanted, settings: Settings) -> int:
     count = wanted.count(role) or 0
+    there = [s for s in world.sets if s.name in world.traffic or any(any(s.group(r)) for r in s.roles)]
+    if role != "router" and len(there) == 1:
+        # Pods of a set alone that drain hold no others up.
+        count += sum(s.group(role).draining for s in world.sets)
     return max(10, count + max(1, len(world.traffic) - 1)) if role == "router" else count + max(0, settings.max_surge)
 
 

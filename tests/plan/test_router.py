@@ -104,7 +104,8 @@ def test_the_service_takes_every_revisions_routers() -> None:
     service = render(pair(router={"service": {"type": "LoadBalancer", "port": 8080}})).one("Service", "qwen")["spec"]
     assert service["type"] == "LoadBalancer"
     assert service["ports"] == [{"name": "http", "port": 8080, "targetPort": "http"}]
-    assert service["selector"] == {"kvserving.dev/name": "qwen", "kvserving.dev/role": "router"}
+    marks = {"name": "qwen", "role": "router", "traffic": "on"}
+    assert service["selector"] == {f"kvserving.dev/{key}": value for key, value in marks.items()}
 
 
 @pytest.mark.parametrize("kind", ["external", "none"])

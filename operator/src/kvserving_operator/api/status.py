@@ -66,6 +66,44 @@ class FieldError(Section):
     message: Annotated[str, Field(max_length=4096)] = Field(description="What is wrong and the way out.")
 
 
+Ratio = Annotated[str, Field(max_length=32)]
+
+
+class SetStatus(Section):
+    """Prefill, decode and router of one revision, during a rollout. Numbers of pods are ready and wanted, as 1/2."""
+
+    revision: Revision = Field(description="Revision of the set.")
+    traffic: bool = Field(description="Whether its routers are behind the Service.")
+    verification: Annotated[str, Field(max_length=32)] = Field(
+        description="What is known of its transfer: verified, failed or unknown."
+    )
+    prefill: Ratio | None = Field(default=None, description="Prefill engines.")
+    decode: Ratio | None = Field(default=None, description="Decode engines.")
+    router: Ratio | None = Field(default=None, description="Routers.")
+
+
+class FailedRollout(Section):
+    """A rollout that failed. A change of the spec, or undo, starts anew."""
+
+    revision: Revision = Field(description="Revision that was rolled out.")
+    generation: Annotated[Int, Field(ge=0)] = Field(description="Generation of the object for which it failed.")
+    message: Annotated[str, Field(max_length=4096)] = Field(description="Why.")
+
+
+class RolloutStatus(Section):
+    """How far one revision has replaced another."""
+
+    phase: Annotated[str, Field(max_length=32)] = Field(
+        description="Progressing, Paused, Stopped (it has failed) or Complete (the last step is being taken)."
+    )
+    message: Line = Field(description="What it waits for.")
+    progressed_at: Timestamp | None = Field(default=None, description="When it last got further.")
+    sets: Annotated[tuple[SetStatus, ...], Field(max_length=32, json_schema_extra=ATOMIC)] = Field(
+        default=(), description="The revisions that are there, newest first."
+    )
+    failed: FailedRollout | None = Field(default=None, description="The rollout that failed, if one did.")
+
+
 class KVServingStatus(Section):
     """What the operator observed and decided."""
 
@@ -86,6 +124,9 @@ class KVServingStatus(Section):
     revision: Revision | None = Field(default=None, description="Revision that serves traffic.")
     updating_revision: Revision | None = Field(
         default=None, description="Revision that is coming up, during a rollout."
+    )
+    rollout: RolloutStatus | None = Field(
+        default=None, description="The rollout from one revision to another, while there is one."
     )
     errors: Annotated[tuple[FieldError, ...], Field(max_length=64, json_schema_extra=ATOMIC)] = Field(
         default=(), description="Faults of the object; while there are any, nothing is changed."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from .failures import ApiFailure, Problem, problem
 from .kube import Kube
 from .observe import Child, Key, Store, View, child_of
 from .permissions import resource_of
+from .rollouts import Adjustment, adjusting
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +124,26 @@ class Applier:
                 log.info("deleted %s", live)
             except ApiFailure as failure:
                 if not failure.missing:
+                    outcome.problems[child.identity] = problem(failure)
+
+    async def adjust(self, view: View, adjustments: Iterable[Adjustment], outcome: Outcome) -> None:
+        """Tell Deployments of other revisions their numbers and traffic; note writes and problems in ``outcome``.
+
+        They are not applied again: their pods were made from another spec.
+        """
+        for adjustment in adjustments:
+            child = adjustment.child
+            resource = resource_of(child.api_version, child.kind)
+            try:
+                body = await self._kube.adjust(resource, child.namespace, child.name, adjusting(adjustment))
+                outcome.writes += 1
+                self._store.put_child(view.serving.key, child_of(body, child.api_version, child.kind))
+                log.info("%s: %d pods", child, adjustment.replicas)
+            except ApiFailure as failure:
+                if failure.missing or failure.status == 409:
+                    # Gone, or another one of its name.
+                    self._store.doubt_child(view.serving.key, child.kind, child.name, child.uid)
+                else:
                     outcome.problems[child.identity] = problem(failure)
 
     async def _one(self, view: View, child: Wanted, live: Child | None, outcome: Outcome) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..plan import labels
+from ..plan import history, labels
 from ..plan.types import Manifest, Plan
 from . import drift
 from .observe import Child, Serving, View
@@ -108,23 +108,25 @@ def refusal(live: Child, name: str) -> str:
     return f"{live} exists and {whose}: it is left alone; rename one of the two objects"
 
 
-def superfluous(view: View, plan: Plan, *, settled: bool) -> tuple[Child, ...]:
+def superfluous(view: View, plan: Plan, *, removed: Collection[str]) -> tuple[Child, ...]:
     """Return the owned children that ``plan`` does not name and that may go now.
 
-    Children of another revision stay until the new one is ``settled``: they serve meanwhile.
+    Children of another revision stay until the rollout has ``removed`` it: they serve meanwhile. Of former specs
+    the newest stay for ``undo``.
     """
+    unplanned = [child for child in _unplanned(view, plan) if not child.deleting]
+    former = sorted((c for c in unplanned if _is_history(c)), key=lambda c: (c.created, c.name))
     found = [
         child
-        for child in _unplanned(view, plan)
-        if not child.deleting and (settled or child.revision in ("", plan.revision))
+        for child in unplanned
+        if not _is_history(child) and (child.revision in ("", plan.revision) or child.revision in removed)
     ]
-    return tuple(sorted(found, key=_last_first))
+    return tuple(sorted(found, key=_last_first)) + tuple(former[: max(0, len(former) - history.KEPT)])
 
 
-def outdated(view: View, plan: Plan) -> tuple[Child, ...]:
-    """Return the owned children of other revisions, those being deleted included; not one that the plan names, whose
-    label someone edited."""
-    return tuple(child for child in _unplanned(view, plan) if child.revision not in ("", plan.revision))
+def _is_history(child: Child) -> bool:
+    """Whether it holds the spec of a revision, and so may outlive the rest of it."""
+    return child.kind == "ConfigMap" and child.revision != ""
 
 
 def _unplanned(view: View, plan: Plan) -> Iterator[Child]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ..api.faults import Fault
 from ..plan import labels
+from ..plan.rollout_types import ROLES, Phase
 from ..plan.scaling import Numbers
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
@@ -21,6 +22,8 @@ from .failures import Problem
 from .logs import redact
 from .observe import Child, View
 from .pods import PodState
+from .rollouts import Rollout
+from .sets import revisions
 
 Status = Literal["True", "False", "Unknown"]
 
@@ -108,6 +111,19 @@ class Facts:
     scaling: Numbers | None = None
     problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     transfer: Transfer | None = None
+    rollout: Rollout | None = None
+
+    def wanted(self, role: str, otherwise: int) -> int:
+        """How many pods of a role are asked for, of all revisions together."""
+        count = self.rollout.wanted.count(role) if self.rollout is not None and role in ROLES else None
+        return otherwise if count is None else count
+
+    @property
+    def failed(self) -> Condition | None:
+        """The rollout to the planned revision, where it has failed."""
+        if self.rollout is None or self.rollout.phase is not Phase.STOPPED:
+            return None
+        return Condition("Progressing", "False", Reason.ROLLOUT_FAILED, self.rollout.message)
 
 
 def conditions(facts: Facts) -> tuple[Condition, ...]:
@@ -138,7 +154,7 @@ def workload(facts: Facts, role: str, kind: str = "Deployment") -> Child | None:
 
 
 def serving_revisions(facts: Facts) -> tuple[str, ...]:
-    """Return the revisions that can serve a request now: at least one ready pod of every role."""
+    """Return the revisions that can serve a request now: in the traffic, with a ready pod of every role."""
     roles = ["decode"]
     if facts.disaggregated:
         roles.append("prefill")
@@ -148,7 +164,8 @@ def serving_revisions(facts: Facts) -> tuple[str, ...]:
     for child in facts.view.owned():
         if child.workload is not None and child.workload.ready > 0 and child.revision and not child.deleting:
             ready.setdefault(child.revision, set()).add(child.role)
-    return tuple(sorted(revision for revision, found in ready.items() if found.issuperset(roles)))
+    whole = (revision for revision, found in ready.items() if found.issuperset(roles))
+    return tuple(sorted(r for r in whole if facts.rollout is None or r in facts.rollout.traffic))
 
 
 def _leaf(name: str, facts: Facts) -> Condition | None:
@@ -189,19 +206,22 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     if child is None or child.workload is None:
         return not_ready(Reason.STARTING, f"the {role} Deployment is being created")
     state = child.workload
-    summary = f"{state.ready} of {state.replicas} {role} pods are ready"
-    if state.replicas == 0:
+    wanted = facts.wanted(role, state.replicas)
+    summary = f"{state.ready} of {wanted} {role} pods are ready"
+    if wanted == 0:
         return not_ready(Reason.SUSPENDED, f"no {role} pod is asked for")
     progress = state.condition("Progressing")
     if progress is not None and progress[1] == "DeploymentPaused" and state.updated < state.replicas:
         return not_ready(Reason.ROLLING_OUT, f"{summary}; spec.rollout.paused holds the rollout")
     former = max(0, state.total - state.updated)
-    if state.current and not former and state.ready >= state.replicas and state.updated >= state.replicas:
+    if state.current and not former and min(state.ready, state.updated, state.replicas) >= wanted:
         return Condition(name, "True", Reason.READY, summary)
     if not state.current:
         return not_ready(Reason.STARTING, f"{summary}; the newest spec is not rolled out yet")
     if former:
         summary = f"{summary}, {former} of them of a former template" if state.ready else summary
+    if state.replicas < wanted and state.ready >= state.replicas and facts.rollout is not None:
+        return not_ready(facts.rollout.reason, f"{summary}: {facts.rollout.message}")
     reason, detail = _why(child, [pod for pod in facts.view.pods if pod.role == role and not pod.deleting], facts)
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
@@ -286,6 +306,8 @@ def _transfer(facts: Facts) -> Condition | None:
 
 
 def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
+    if (failed := facts.failed) is not None:
+        return replace(failed, type="Ready")
     for leaf in leaves:
         if not leaf.holds:
             return Condition("Ready", "False", leaf.reason, f"{leaf.type}: {leaf.message}")
@@ -326,6 +348,8 @@ def _available(facts: Facts) -> Condition:
 
 
 def _degraded(facts: Facts, leaves: list[Condition]) -> Condition:
+    if (failed := facts.failed) is not None:
+        return replace(failed, type="Degraded", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
         if found.reason not in _WORKING:
             return Condition("Degraded", "True", found.reason, f"{kind} {name}: {found.message}")
@@ -342,9 +366,11 @@ def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
     for leaf in leaves:
         if not leaf.holds and leaf.reason in _WORKING:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
-    for child in facts.view.owned():
-        if facts.plan is not None and child.revision not in ("", facts.plan.revision):
-            message = f"revision {child.revision[:8]} is still there"
+    for revision in revisions(facts.view):
+        if facts.plan is not None and revision != facts.plan.revision:
+            message = f"revision {revision[:8]} is still there"
+            if facts.rollout is not None:
+                return Condition("Progressing", "True", facts.rollout.reason, f"{message}: {facts.rollout.message}")
             return Condition("Progressing", "True", Reason.ROLLING_OUT, message)
     unmet = next((leaf for leaf in leaves if not leaf.holds), None)
     if unmet is not None:
@@ -353,6 +379,8 @@ def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
 
 
 def _stalled(leaves: list[Condition], facts: Facts) -> Condition:
+    if (failed := facts.failed) is not None:
+        return replace(failed, type="Stalled", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
         if found.reason in _STUCK:
             return Condition("Stalled", "True", found.reason, f"{kind} {name}: {found.message}")

@@ -31,6 +31,7 @@ Json = dict[str, Any]
 # With a parameter the client takes bytes as they are. By itself it writes emoji as escaped surrogate pairs, which are
 # JSON and no YAML: the apiserver refuses the whole patch.
 _APPLY = "application/apply-patch+yaml; charset=utf-8"
+_MERGE = "application/merge-patch+json"
 # No stored object has this version, so an apply with it makes a new object or fails with 409.
 _ABSENT = {"resourceVersion": "1"}
 _PAGE = 100
@@ -167,6 +168,14 @@ class Kube:
         resource = replace(resource, plural=f"{resource.plural}/status")
         params = _apply(True) | {"body": body}
         return await self._write("patch", resource, path, metadata["name"], metadata["namespace"], **params)
+
+    async def adjust(self, resource: Resource, namespace: str, name: str, body: Mapping[str, Any]) -> Json:
+        """Merge ``body``, whose metadata should carry the UID, into one object and return it. Raises ``ApiFailure``.
+
+        Under a field manager of its own: what is changed so is no longer as it was applied, and the next apply sees it.
+        """
+        params: Json = {"content_type": _MERGE, "query": {"fieldManager": f"{FIELD_MANAGER}-rollout"}, "body": body}
+        return await self._write("patch", resource, self._path(resource, namespace, name), name, namespace, **params)
 
     async def replace(self, resource: Resource, body: Mapping[str, Any], *, manager: str) -> Json:
         """Put ``body``, an object as it was read with changes, in the place of the stored one; return what is stored.

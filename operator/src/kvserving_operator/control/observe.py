@@ -55,6 +55,10 @@ class Workload:
     current: bool
     engine: tuple[str, str] | None
     """vLLM version and image as the operator noted them; ``None`` where someone else did, or nobody."""
+    model: str
+    """Name by which its engines serve the model; empty where it was not noted."""
+    traffic: bool
+    """Whether its pods are routers behind the Service."""
     total: int
     """Pods of every template that was rolled out, old ones included."""
     conditions: tuple[tuple[str, str, str, str], ...]
@@ -88,6 +92,8 @@ class Child:
     failing: Failing = ()
     replicas: int | None = None
     workload: Workload | None = None
+    created: str = ""
+    """When it was made, RFC 3339."""
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -157,6 +163,7 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         failing=failing_of(body, kind),
         replicas=replicas if isinstance(replicas, int) else None,
         workload=_workload(body, fields) if kind in _WORKLOADS else None,
+        created=metadata.get("creationTimestamp") or "",
     )
 
 
@@ -176,12 +183,18 @@ def _workload(body: Mapping[str, Any], fields: Fields) -> Workload:
         updated=status.get("updatedReplicas") or 0,
         current=(status.get("observedGeneration") or 0) >= (body["metadata"].get("generation") or 0),
         engine=_engine(body["metadata"], fields),
+        model=(body["metadata"].get("annotations") or {}).get(labels.SERVED_MODEL, ""),
+        traffic=_pod_labels(spec).get(labels.TRAFFIC) == labels.ON,
         total=status.get("replicas") or 0,
         conditions=tuple(
             (c.get("type", ""), c.get("status", ""), c.get("reason", ""), c.get("message", ""))
             for c in status.get("conditions") or ()
         ),
     )
+
+
+def _pod_labels(spec: Mapping[str, Any]) -> Mapping[str, str]:
+    return ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
 
 
 def newer(version: str, than: str) -> bool:

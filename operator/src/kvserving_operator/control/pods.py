@@ -38,6 +38,10 @@ class PodState:
     failing: str
     failing_message: str
     unschedulable: str
+    ended: bool = False
+    """Whether it has stopped for good and holds nothing any more, such as after an eviction."""
+    traffic: bool = False
+    """Whether it is a router behind the Service."""
     restarts: int = 0
     """How often its containers were started again, in sum: each time another process took the pod's address."""
 
@@ -75,6 +79,8 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
             if scheduled.get("status") == "False" and scheduled.get("reason") == "Unschedulable"
             else ""
         ),
+        ended=status.get("phase") in ("Succeeded", "Failed"),
+        traffic=marks.get(labels.TRAFFIC) == labels.ON,
         restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
     )
 

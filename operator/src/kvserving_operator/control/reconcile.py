@@ -15,24 +15,25 @@ from ..api.parse import plain
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing
 from ..api.words import translate
 from ..plan import Plan, plan
+from ..plan.scaling import wanted
 from ..plan.types import Observed, Site
 from ..reasons import Reason
-from . import children, drift, status
+from . import children, drift, role_status, rollouts, scaling, status
 from .apply import Applier, Outcome
-from .conditions import Facts, Transfer, conditions, workload
+from .conditions import Facts, Transfer, conditions
 from .contests import Contests
 from .events import Recorder, transitions
 from .failures import ApiFailure
 from .kube import Kube
 from .observe import Key, Serving, Store, View, serving_of
 from .permissions import SERVING
+from .rollouts import Rollout, Rollouts
 from .secrets import SecretKeeper
-from .verification import Verifications
+from .verification import Standing, Verifications, subjects
 
 log = logging.getLogger(__name__)
 
 _ROUTERS = ("smg", "vllm-router")
-_POLL_RECREATE = 2.0
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Reconciler:
         self._wall = wall
         self._uids: dict[Key, str] = {}
         self._contests = Contests()
+        self._rollouts = Rollouts()
         self._engines: dict[str, Engine] = {}
         self._kept: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
         self.optional_kinds: frozenset[str] = frozenset()
@@ -141,6 +143,7 @@ class Reconciler:
         if view is None or self._uids.get(key, view.serving.uid) != view.serving.uid:
             former = self._uids.pop(key, "")
             self._verifications.forget(former)
+            self._rollouts.forget(former)
             self._kept.pop(former, None)
             self._engines.pop(former, None)
         if view is None:
@@ -151,61 +154,74 @@ class Reconciler:
         self._uids[key] = view.serving.uid
         observed = observed_of(view, self.optional_kinds, self._engines.get(view.serving.uid))
         reading = read(view.serving, self._site, observed)
-        outcome = Outcome()
         if reading.plan is None or reading.serving is None:
             _, pause = await self._report(self._facts_of_invalid(view, reading), None)
             return Result("invalid", again=pause)
         profile = reading.plan.profile
         self._engines[view.serving.uid] = (profile.engine_version, profile.engine_image)
-        holding = await self._apply(view, reading.plan, reading.serving, outcome)
-        again = await self._settle(key, reading.plan, reading.serving, outcome)
-        delays = [delay for delay in (again, _POLL_RECREATE if holding else None) if delay is not None]
-        return Result(
-            "changed" if outcome.writes else "unchanged",
-            retry=outcome.again,
-            retry_after=outcome.retry_after,
-            again=min(delays, default=None),
-        )
+        return await self._step(view, reading.plan, reading.serving)
 
-    async def _apply(self, view: View, planned: Plan, serving: KVServing, outcome: Outcome) -> bool:
-        """Make the children; return whether the new revision waits for the old one to stop."""
+    async def _step(self, view: View, planned: Plan, serving: KVServing) -> Result:
+        """Take the next step towards ``planned``: apply, delete what may go, report."""
+        outcome = Outcome()
+        standings = self._standings(view, planned, serving)
+        numbers = wanted(serving.spec, scaling.asked(view))
+        rollout = self._rollouts.decide(
+            view,
+            planned,
+            serving,
+            rollouts.asked(serving, planned, numbers.engines),
+            {revision: standing.proof for revision, standing in standings.items()},
+            self._wall(),
+        )
         if any(pod.failing == "CreateContainerConfigError" for pod in view.pods):
             self._secrets.doubt(view.serving.uid)
         await self._secrets.ensure(view.serving, planned.generated_secrets, outcome)
-        if serving.spec.rollout.strategy == "Recreate":
-            former = children.outdated(view, planned)
-            await self._applier.prune(view, tuple(child for child in former if not child.deleting), outcome)
-            if any(pod.revision not in ("", planned.revision) for pod in view.pods if pod.role != "store"):
-                return True
-        await self._applier.apply(view, planned, outcome)
-        return False
-
-    async def _settle(self, key: Key, planned: Plan, serving: KVServing, outcome: Outcome) -> float | None:
-        """Judge what is there after applying, delete what may go, report; return when to look again."""
-        view = self._store.view(key)
-        if view is None:
-            return None
-        disaggregated, routed = serving.spec.prefill is not None, serving.spec.router.type in _ROUTERS
-        transfer, again = None, None
-        if disaggregated:
-            standing = self._verifications.ask(view, planned, serving, routed=routed)
-            transfer, again = standing.transfer, standing.again
+        await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
+        await self._applier.adjust(view, rollout.adjustments, outcome)
+        delays = [standing.again for standing in standings.values()]
         facts = Facts(
             view=view,
             plan=planned,
             revision=planned.revision,
-            disaggregated=disaggregated,
-            routed=routed,
+            disaggregated=serving.spec.prefill is not None,
+            routed=serving.spec.router.type in _ROUTERS,
             suspended=serving.spec.suspend,
             problems=outcome.problems,
-            transfer=transfer,
+            transfer=standings[planned.revision].transfer if planned.revision in standings else None,
+            rollout=rollout,
+            scaling=numbers,
         )
-        settled = serving.spec.suspend or _settled(facts)
-        await self._applier.prune(view, children.superfluous(view, planned, settled=settled), outcome)
-        written, pause = await self._report(facts, serving)
+        delays += [rollout.again, await self._settle(facts, planned, serving, rollout, outcome)]
+        return Result(
+            "changed" if outcome.writes else "unchanged",
+            retry=outcome.again,
+            retry_after=outcome.retry_after,
+            again=min((delay for delay in delays if delay is not None), default=None),
+        )
+
+    def _standings(self, view: View, planned: Plan, serving: KVServing) -> dict[str, Standing]:
+        """What is known about the transfer in each revision that has engines; nothing in aggregated mode."""
+        if serving.spec.prefill is None:
+            self._verifications.retain(view.serving.uid, ())
+            return {}
+        asked = subjects(view, planned, serving, routed=serving.spec.router.type in _ROUTERS)
+        self._verifications.retain(view.serving.uid, {subject.revision for subject in asked})
+        return {subject.revision: self._verifications.ask(view, subject) for subject in asked}
+
+    async def _settle(
+        self, facts: Facts, planned: Plan, serving: KVServing, rollout: Rollout, outcome: Outcome
+    ) -> float | None:
+        """Delete what may go and report what is there after applying; return when to report again."""
+        view = self._store.view(facts.view.serving.key)
+        if view is None:
+            return None
+        await self._applier.prune(view, children.superfluous(view, planned, removed=rollout.removed), outcome)
+        await role_status.report(self._kube, self._store, view, planned, outcome)
+        written, pause = await self._report(replace(facts, view=view), serving)
         if written:
             outcome.writes += 1
-        return min((delay for delay in (again, pause) if delay is not None), default=None)
+        return pause
 
     def _facts_of_invalid(self, view: View, reading: Reading) -> Facts:
         """Facts about what runs, while the spec cannot be planned."""
@@ -253,19 +269,6 @@ class Reconciler:
             log.info("%s: %s", event.kind.reason, event.message)
         await self._recorder.send(stored, sent)
         return True, None
-
-
-def _settled(facts: Facts) -> bool:
-    """Whether the planned revision serves as asked, so that the former one may go."""
-    for role in ("prefill", "decode", "router"):
-        if (role == "prefill" and not facts.disaggregated) or (role == "router" and not facts.routed):
-            continue
-        child = workload(facts, role)
-        if child is None or child.deleting or child.identity in facts.problems:
-            return False
-        if child.workload is None or child.workload.ready < max(1, child.workload.replicas):
-            return False
-    return facts.transfer is None or facts.transfer.status == "True"
 
 
 def _last_transfer(last: Mapping[str, object]) -> Transfer | None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from ..api.faults import Fault
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
 from ..connectors import l1_owners, l2_type
+from ..plan.rollout_types import ROLES, RevisionSet
 from ..reasons import Reason
 from .conditions import Condition, Facts, foreign_service, router_service, serving_revisions, workload
 from .logs import MASK, redact
 from .observe import Serving
+from .rollouts import Rollout
 
 _SHORTEST_SECRET = 6
 _MOST_ERRORS = 64
@@ -33,6 +36,7 @@ def document(facts: Facts, conditions: tuple[Condition, ...], serving: KVServing
         "transfer": _transfer_word(facts),
         "revision": _revision(facts, last),
         "updatingRevision": _updating(facts),
+        "rollout": _rollout(facts, last),
         "errors": [
             {"path": _cut(fault.path, 1024), "message": _cut(fault.message)} for fault in facts.faults[:_MOST_ERRORS]
         ],
@@ -135,7 +139,8 @@ def _roles(facts: Facts) -> dict[str, Any]:
     found = {}
     for role in ("prefill", "decode") if facts.disaggregated else ("decode",):
         child = workload(facts, role)
-        wanted, ready = (child.workload.replicas, child.workload.ready) if child and child.workload else (0, 0)
+        asked, ready = (child.workload.replicas, child.workload.ready) if child and child.workload else (0, 0)
+        wanted = facts.wanted(role, asked)
         found[role] = {"replicas": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
     return found
 
@@ -156,6 +161,40 @@ def _revision(facts: Facts, last: Mapping[str, Any]) -> str | None:
 def _updating(facts: Facts) -> str | None:
     serving = serving_revisions(facts)
     return facts.revision if serving and facts.revision not in serving else None
+
+
+def _rollout(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Where the rollout is, while there is one. Without a plan, what was known of it stays."""
+    rollout = facts.rollout
+    if rollout is None:
+        return last.get("rollout") if facts.plan is None else None
+    if not rollout.visible:
+        return None
+    found: dict[str, Any] = {
+        "phase": rollout.phase.value,
+        "message": _cut(redact(rollout.message), 1024),
+        "progressedAt": datetime.fromtimestamp(rollout.progressed_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "sets": [_set(known, rollout) for known in sorted(rollout.observation.sets, key=lambda s: -s.number)],
+    }
+    if (failure := rollout.failure) is not None:
+        found["failed"] = {
+            "revision": failure.revision,
+            "generation": failure.generation,
+            "message": _cut(redact(failure.message)),
+        }
+    return found
+
+
+def _set(known: RevisionSet, rollout: Rollout) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "revision": known.revision,
+        "traffic": known.revision in rollout.traffic,
+        "verification": known.verification.value,
+    }
+    for role in ROLES:
+        if (pods := known.pods(role)) is not None:
+            found[role] = f"{pods.ready}/{pods.wanted}"
+    return found
 
 
 def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Transfer verification by the operator: probes to pod addresses and through the router, and the engines' counters.
 
-A result holds for one revision and one set of pods (by UID); another set is probed at once, the
-same one again after ``spec.transfer.verify.interval``. Between probes the decodes' counters are
-watched, so that a service whose decodes recompute says so within a minute. Probing runs beside
-reconciliation, which only asks what is known.
+A result holds for one revision and its pods (by UID and restarts); others are probed at once, the same
+again after ``spec.transfer.verify.interval``. During a rollout each revision is probed for itself. Between
+probes the decodes' counters are watched, so that a service whose decodes recompute says so within a
+minute. Probing runs beside reconciliation, which only asks what is known.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import aiohttp
 
 from ..api.v1alpha1 import KVServing
+from ..plan.rollout_types import Verification as Word
 from ..plan.types import Plan
 from ..reasons import Reason
 from ..verify import mark
@@ -30,6 +31,7 @@ from .logs import about
 from .observe import Key, View
 from .pods import PodState
 from .recompute import Judgement, judge
+from .sets import UNPROVED, Proof
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,8 @@ _COUNTERS_TIMEOUT = 5.0
 _PROBE_TIMEOUT = 60.0
 _FIRST_RETRY = 5.0
 _LONGEST_RETRY = 60.0
+_FAILED_FOR_GOOD = 3
+"""Probes in a row that must fail before a rollout is given up: one may meet a pod that is just going."""
 _API_KEY = "api-key"
 
 ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str] | None]]
@@ -78,18 +82,38 @@ class Peers:
 
 
 @dataclass(frozen=True)
+class Subject:
+    """What of an object is verified: one revision, and how requests to it are made.
+
+    ``keys`` is the Secret with the signing key, ``api_key`` that with the clients' key, ``interval`` seconds. With
+    another ``generation`` of the object, what failed so far is tried anew.
+    """
+
+    revision: str
+    generation: int
+    model: str
+    keys: str
+    api_key: str | None
+    interval: float
+    routed: bool
+    suspended: bool = False
+
+
+@dataclass(frozen=True)
 class Standing:
-    """What is known now, and in how many seconds it should be asked again."""
+    """What is known now, what of it a rollout may build on, and in how many seconds it should be asked again."""
 
     transfer: Transfer
     again: float | None = None
+    proof: Proof = UNPROVED
 
 
 @dataclass
 class _State:
+    key: Key
+    generation: int
     peers: Peers | None = None
     result: Transfer | None = None
-    revision: str = ""
     probed: frozenset[tuple[str, int]] = frozenset()
     due: float = 0.0
     failures: int = 0
@@ -125,33 +149,42 @@ class Verifications:
         self._counted = counted
         self._now = now
         self._probe = probe
-        self._states: dict[str, _State] = {}
-        self._keys: dict[str, Key] = {}
+        self._states: dict[tuple[str, str], _State] = {}
         self._limit = asyncio.Semaphore(_AT_ONCE)
 
-    def ask(self, view: View, plan: Plan, serving: KVServing, *, routed: bool) -> Standing:
-        """Return what is known about the transfer of one object, and start a probe where one is due."""
-        uid = view.serving.uid
-        state = self._states.setdefault(uid, _State())
-        self._keys[uid] = view.serving.key
-        if serving.spec.suspend:
+    def ask(self, view: View, subject: Subject) -> Standing:
+        """Return what is known about the transfer in one revision, and start a probe where one is due."""
+        key = view.serving.key
+        fresh = _State(key, subject.generation)
+        state = self._states.setdefault((view.serving.uid, subject.revision), fresh)
+        if state.generation != subject.generation:
+            state.generation = subject.generation
+            state.due = 0.0 if state.failures else state.due
+            state.failures = 0
+        if subject.suspended:
             return Standing(Transfer("Unknown", Reason.SUSPENDED, "nothing runs that could transfer"))
-        peers = peers_of(view, plan.revision, routed=routed)
+        peers = peers_of(view, subject.revision, routed=subject.routed)
         state.peers = peers
         if peers is None:
             return Standing(Transfer("Unknown", Reason.STARTING, "no ready pod of every role to probe"))
-        changed = state.probed != peers.processes or state.revision != plan.revision
+        changed = state.probed != peers.processes
         if state.task is None and (changed or self._now() >= state.due):
-            work = self._run(view.serving.key, state, peers, plan, serving)
-            state.task = asyncio.create_task(work, name=f"verify {view.serving.key}")
-        return Standing(self._known(state, view, plan), max(0.1, state.due - self._now()) if not changed else None)
+            work = self._run(state, peers, subject)
+            state.task = asyncio.create_task(work, name=f"verify {key} {subject.revision}")
+        again = max(0.1, state.due - self._now()) if not changed else None
+        transfer = self._known(state, view, subject.revision)
+        return Standing(transfer, again, _proof(state, transfer, fresh=not changed))
+
+    def retain(self, uid: str, revisions: Collection[str]) -> None:
+        """Drop everything about other revisions of one object and stop their probes."""
+        for known in [known for known in self._states if known[0] == uid and known[1] not in revisions]:
+            task = self._states.pop(known).task
+            if task is not None:
+                task.cancel()
 
     def forget(self, uid: str) -> None:
-        """Drop everything about one object and stop its probe."""
-        state = self._states.pop(uid, None)
-        self._keys.pop(uid, None)
-        if state is not None and state.task is not None:
-            state.task.cancel()
+        """Drop everything about one object and stop its probes."""
+        self.retain(uid, ())
 
     async def watch_counters(self, interval: float) -> None:
         """Look at the counters of all decodes every ``interval`` seconds, for ever."""
@@ -160,72 +193,69 @@ class Verifications:
             limit = asyncio.Semaphore(_COUNTERS_AT_ONCE)
             while True:
                 await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, no secret
-                looks = [self._look(uid, state, caller, limit) for uid, state in list(self._states.items())]
+                looks = [self._look(state, caller, limit) for state in list(self._states.values())]
                 await asyncio.gather(*looks)
 
     async def close(self) -> None:
         """Stop all probes."""
-        for uid in list(self._states):
+        for uid in {uid for uid, _ in self._states}:
             self.forget(uid)
 
-    def _known(self, state: _State, view: View, plan: Plan) -> Transfer:
+    def _known(self, state: _State, view: View, revision: str) -> Transfer:
         if state.recompute.recomputing:
             return Transfer("False", Reason.RECOMPUTING_KV, state.recompute.message)
-        if state.result is not None and state.revision == plan.revision:
+        if state.result is not None:
             return state.result
-        return _carried(view, plan) or Transfer("Unknown", Reason.VERIFYING, "a probe is on its way")
+        return _carried(view, revision) or Transfer("Unknown", Reason.VERIFYING, "a probe is on its way")
 
-    async def _run(self, key: Key, state: _State, peers: Peers, plan: Plan, serving: KVServing) -> None:
-        with about(key):
+    async def _run(self, state: _State, peers: Peers, subject: Subject) -> None:
+        with about(state.key):
             try:
                 async with self._limit:
-                    transfer = await self._verify(key, peers, plan, serving)
+                    transfer = await self._verify(state.key, peers, subject)
             finally:
                 state.task = None
             before = state.result
-            state.result, state.revision, state.probed = transfer, peers.revision, peers.processes
+            state.result, state.probed = transfer, peers.processes
             ok = transfer.status == "True"
             state.failures = 0 if ok else state.failures + 1
-            interval = float(serving.spec.transfer.verify.interval.seconds)
             retry = min(_LONGEST_RETRY, _FIRST_RETRY * 2.0 ** min(state.failures - 1, 8))
-            state.due = self._now() + (interval if ok else min(interval, retry))
+            state.due = self._now() + (subject.interval if ok else min(subject.interval, retry))
             self._counted(transfer.reason.value)
             if before is None or before.status != transfer.status or before.reason != transfer.reason:
                 level = logging.INFO if ok else logging.WARNING
                 log.log(level, "transfer %s: %s", transfer.reason.value, transfer.message)
-            self._enqueue(key)
+            self._enqueue(state.key)
 
-    async def _verify(self, key: Key, peers: Peers, plan: Plan, serving: KVServing) -> Transfer:
+    async def _verify(self, key: Key, peers: Peers, subject: Subject) -> Transfer:
         try:
-            secret = await self._read_secret(key.namespace, plan.generated_secrets[0].name) or {}
+            secret = await self._read_secret(key.namespace, subject.keys) or {}
             keys = mark.keys_of(secret.get("signing", ""))
             api_key = None
-            if serving.spec.router.api_key_secret_ref is not None and peers.router is not None:
-                found = await self._read_secret(key.namespace, serving.spec.router.api_key_secret_ref) or {}
+            if subject.api_key is not None and peers.router is not None:
+                found = await self._read_secret(key.namespace, subject.api_key) or {}
                 if not found.get(_API_KEY, "").strip():
-                    name = serving.spec.router.api_key_secret_ref
                     lacks = f"has an empty {_API_KEY}" if _API_KEY in found else f"has no key {_API_KEY}"
-                    message = f"Secret {name} (spec.router.apiKeySecretRef) {lacks}: create it"
+                    message = f"Secret {subject.api_key} (spec.router.apiKeySecretRef) {lacks}: create it"
                     return Transfer("False", Reason.SECRET_MISSING, message)
                 api_key = found[_API_KEY].strip()
         except ApiFailure as failure:
             return Transfer("Unknown", Reason.API_UNAVAILABLE, describe(failure))
         except ValueError:
-            name = plan.generated_secrets[0].name
-            return Transfer("False", Reason.SECRET_MISSING, f"Secret {name} holds no signing key yet")
+            return Transfer("False", Reason.SECRET_MISSING, f"Secret {subject.keys} holds no signing key yet")
         router = peers.router
         outcome = await self._probe(
             [_endpoint(pod) for pod in peers.engines],
             keys=keys,
             revision=peers.revision,
-            model=served_model(serving),
+            model=subject.model,
             router=None if router is None else _endpoint(router),
             api_key=api_key,
             timeout=_PROBE_TIMEOUT,
         )
         return Transfer("True" if outcome.ok else "False", outcome.reason, outcome.message)
 
-    async def _look(self, uid: str, state: _State, caller: Caller, limit: asyncio.Semaphore) -> None:
+    async def _look(self, state: _State, caller: Caller, limit: asyncio.Semaphore) -> None:
         if state.peers is None:
             return
         decodes = [pod for pod in state.peers.engines if pod.role == "decode"]
@@ -243,8 +273,7 @@ class Verifications:
         if before.recomputing != state.recompute.recomputing and (before.recomputing or state.recompute.recomputing):
             if state.recompute.recomputing:
                 state.due = 0.0
-            if uid in self._keys:
-                self._enqueue(self._keys[uid])
+            self._enqueue(state.key)
 
 
 def served_model(serving: KVServing) -> str:
@@ -253,10 +282,41 @@ def served_model(serving: KVServing) -> str:
     return model.name or model.uri.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _carried(view: View, plan: Plan) -> Transfer | None:
+def subjects(view: View, plan: Plan, serving: KVServing, *, routed: bool) -> tuple[Subject, ...]:
+    """Return what is verified of one object: the planned revision first, then those that are still there."""
+    router = serving.spec.router
+    planned = Subject(
+        plan.revision,
+        view.serving.generation,
+        model=served_model(serving),
+        keys=plan.generated_secrets[0].name,
+        api_key=router.api_key_secret_ref,
+        interval=float(serving.spec.transfer.verify.interval.seconds),
+        routed=routed,
+        suspended=serving.spec.suspend,
+    )
+    former = {
+        child.revision: child.workload.model
+        for child in view.owned()
+        if child.workload is not None and child.role == "prefill" and child.revision != plan.revision
+    }
+    return planned, *(
+        replace(planned, revision=revision, model=former[revision] or planned.model) for revision in sorted(former)
+    )
+
+
+def _proof(state: _State, transfer: Transfer, *, fresh: bool) -> Proof:
+    if fresh and transfer.status == "True":
+        return Proof(Word.VERIFIED)
+    if fresh and state.failures >= _FAILED_FOR_GOOD and transfer.status == "False":
+        return Proof(Word.FAILED, f"{transfer.reason.value}: {transfer.message}")
+    return UNPROVED
+
+
+def _carried(view: View, revision: str) -> Transfer | None:
     """Return what the last operator process knew, where it holds for this revision."""
     status = view.serving.status
-    if status.get("revision") != plan.revision:
+    if (status.get("updatingRevision") or status.get("revision")) != revision:
         return None
     for condition in status.get("conditions") or ():
         if condition.get("type") == "TransferVerified" and condition.get("status") in ("True", "False"):

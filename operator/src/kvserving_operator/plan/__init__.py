@@ -10,7 +10,7 @@ from typing import Any
 
 from ..api.faults import Fault, InvalidSpec
 from ..api.v1alpha1 import KVServing
-from . import autoscaling, checks, monitoring, network, notices, roles, router, sources, storage
+from . import autoscaling, checks, history, monitoring, network, notices, roles, router, sources, storage
 from .context import Context, make_context
 from .types import CLUSTER, GeneratedSecret, Manifest, Notice, Observed, Plan, Site
 
@@ -61,6 +61,7 @@ def _objects(ctx: Context) -> list[dict[str, Any]]:
     if ctx.site.local:
         return [*storage.objects(ctx), *engines, *router.objects(ctx)]
     return [
+        history.config_map(ctx),
         *network.objects(ctx),
         *sources.model_claim(ctx),
         *storage.objects(ctx),

@@ -6,10 +6,15 @@ NAME = "kvserving.dev/name"
 ROLE = "kvserving.dev/role"
 REVISION = "kvserving.dev/revision"
 PREFIX = "kvserving.dev/"
+TRAFFIC = "kvserving.dev/traffic"
+"""Label of router pods: ``ON`` behind the Service, ``OFF`` while their set waits for its proof."""
+ON, OFF = "on", "off"
 ENGINE_VERSION = "kvserving.dev/engine-version"
 ENGINE_IMAGE = "kvserving.dev/engine-image"
 """Annotations of the roles' Deployments: vLLM version and image that were chosen, which stay until the spec names
 others. Images in the pods are not read back: policies of a cluster rewrite them."""
+SERVED_MODEL = "kvserving.dev/served-model"
+"""Annotation of the roles' Deployments: the name by which requests of their revision ask for the model."""
 
 _COMPONENTS = {"prefill": "engine", "decode": "engine", "router": "router", "store": "store"}
 

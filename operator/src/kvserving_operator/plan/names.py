@@ -97,6 +97,11 @@ class Names:
         return f"{self.base}-engines-{self.short}"
 
     @property
+    def history(self) -> str:
+        """ConfigMap with the spec of one revision."""
+        return f"{self.base}-spec-{self.short}"
+
+    @property
     def engine_monitor(self) -> str:
         """PodMonitor of the engines."""
         return f"{self.base}-engines"

@@ -38,6 +38,7 @@ def deployment(ctx: Context, role: RoleName) -> dict[str, Any]:
     made["metadata"]["annotations"] = {
         labels.ENGINE_VERSION: ctx.profile.engine_version,
         labels.ENGINE_IMAGE: ctx.profile.engine_image,
+        labels.SERVED_MODEL: ctx.served_name,
     }
     return made
 

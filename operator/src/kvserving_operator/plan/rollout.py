@@ -42,7 +42,7 @@ def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step
     No change lowers the pods of a role that serve below what is wanted less ``max_unavailable``, or at all
     where they are fewer already, but where the numbers allow that nothing serves (``Wanted.off``,
     ``Recreate``, or no way within the budget that has one pair left). No change raises the pods of a role
-    that exist above what is wanted and ``max_surge``.
+    that exist above what is wanted and ``max_surge``; where one set is alone, pods that drain are not counted.
     """
     if wanted.undo_to is not None and wanted.undo_to not in [s.revision for s in observed.sets]:
         return Step(Phase.STOPPED, (_nothing_to_undo(observed, wanted.undo_to),))

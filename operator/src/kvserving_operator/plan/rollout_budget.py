@@ -196,7 +196,10 @@ def shares(at: Board, leaving: str | None) -> dict[str, int]:
         weights = {s.revision: at.left(s, "decode") for s in behind if s.verification is not Verification.FAILED}
         weights = {revision: n for revision, n in weights.items() if n > 0 and revision != leaving}
         found |= {s.revision: 1 for s in behind}
-        found |= _apportion(weights, at.ceiling("router") - len(behind) + len(weights)) if weights else {}
+        # One is left for the goal's probe.
+        waiting = at.goal not in at.traffic and any(_wants(at.goal_set))
+        total = at.ceiling("router") - len(behind) + len(weights) - waiting
+        found |= _apportion(weights, total) if weights else {}
     if at.goal not in at.traffic and any(_wants(at.goal_set)):
         found[at.goal] = min(1, count)
     return found

@@ -88,11 +88,14 @@ def growth(at: Board, aim: Mapping[RoleName, int]) -> dict[RoleName, int]:
     """Pods to add to each role of the goal. Devices go first to a first pair, then where most is missing."""
     have = {role: at.pods(at.goal, role).wanted for role in ENGINES}
     given: dict[RoleName, int] = dict.fromkeys(ENGINES, 0)
+    if not exchanging(at):
+        # Numbers of one set follow the scaler: pods that still drain hold nobody up.
+        return {role: max(0, aim[role] - have[role]) for role in ENGINES}
     first = [r for r in ENGINES if have[r] == 0 and aim[r] > 0]
     if any(at.room(r) == 0 for r in first):
         return given
     grown = {role: max(0, min(aim[role] - have[role], at.room(role))) for role in ENGINES}
-    spare = at.spare_devices() if exchanging(at) else None
+    spare = at.spare_devices()
     cost = {role: at.devices(at.goal, role) for role in ENGINES}
     if spare is None or sum(grown[r] * cost[r] for r in ENGINES) <= spare:
         return grown

@@ -148,7 +148,9 @@ def _deployment(ctx: Context) -> dict[str, Any]:
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "revisionHistoryLimit": 2,
         "template": {
-            "metadata": {"labels": labels.child_labels(ctx.name, "router", ctx.revision)},
+            "metadata": {
+                "labels": {**labels.child_labels(ctx.name, "router", ctx.revision), labels.TRAFFIC: labels.ON}
+            },
             "spec": _pod_spec(ctx),
         },
     }
@@ -232,8 +234,9 @@ def _service(ctx: Context) -> dict[str, Any]:
     service = ctx.spec.router.service
     spec = {
         "type": service.type,
-        # Both revisions' routers stand behind it; their number follows their verified engines.
-        "selector": labels.selector(ctx.name, "router"),
+        # Routers of two revisions may stand behind it, their numbers as those of their engines; never those of a set
+        # that is not proved yet.
+        "selector": {**labels.selector(ctx.name, "router"), labels.TRAFFIC: labels.ON},
         "ports": [{"name": "http", "port": service.port, "targetPort": "http"}],
     }
     return manifest(ctx, "v1", "Service", ctx.names.service, role="router", spec=spec)

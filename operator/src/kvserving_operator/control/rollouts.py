@@ -1,0 +1,285 @@
+"""Rollouts of all objects: what the planner is told, what is remembered of it, and what its step makes of a plan.
+
+Nothing but two facts outlives a step: which revision has failed, and since when there was no progress. Both
+are in the status, so that an operator that restarts goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ..api.v1alpha1 import KVServing, RoleName
+from ..plan import labels
+from ..plan.rollout import next_step, progress
+from ..plan.rollout_types import (
+    ROLES,
+    Drain,
+    Fail,
+    Insufficient,
+    Observation,
+    Phase,
+    Remove,
+    Scale,
+    SetRole,
+    Settings,
+    Step,
+    Switch,
+    Wait,
+    Wanted,
+)
+from ..plan.types import Manifest, Plan
+from ..reasons import Reason
+from . import sets
+from .observe import Child, View
+from .sets import Proof
+
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A rollout that failed. It holds for this ``generation`` of the object: a change of the spec tries anew."""
+
+    revision: str
+    generation: int
+    message: str
+
+
+@dataclass(frozen=True)
+class Adjustment:
+    """What a Deployment of another revision is told: its number of pods, and whether they are behind the Service."""
+
+    child: Child
+    replicas: int
+    traffic: bool | None
+    """``None`` leaves it: only routers have it."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Where the rollout of one object is, and what is to be done now.
+
+    ``counts`` are the numbers of pods of the planned revision, ``traffic`` the revisions behind the Service
+    after this step. ``again`` is in how many seconds the deadline should be looked at.
+    """
+
+    step: Step
+    observation: Observation
+    wanted: Wanted
+    counts: Mapping[SetRole, int]
+    traffic: tuple[str, ...]
+    adjustments: tuple[Adjustment, ...] = ()
+    removed: frozenset[str] = frozenset()
+    failure: Failure | None = None
+    progressed_at: float = 0.0
+    again: float | None = None
+
+    @property
+    def visible(self) -> bool:
+        """Whether there is anything to tell: another revision is there, or it stands still."""
+        others = any(s.revision != self.wanted.revision for s in self.observation.sets)
+        return others or self.phase in (Phase.STOPPED, Phase.PAUSED)
+
+    @property
+    def phase(self) -> Phase:
+        """Where it is."""
+        return self.step.phase
+
+    @property
+    def reason(self) -> Reason:
+        """What it waits for, or that it has failed."""
+        if self.phase is Phase.STOPPED:
+            return Reason.ROLLOUT_FAILED
+        return next((d.reason for d in self.step.decisions if isinstance(d, (Wait, Insufficient))), Reason.ROLLING_OUT)
+
+    @property
+    def message(self) -> str:
+        """The sentence of the condition."""
+        if self.phase is Phase.STOPPED and self.failure is not None:
+            return f"{self.failure.message}; change the spec, or run: kvserving rollout undo"
+        said = [d.message for d in self.step.decisions if isinstance(d, (Wait, Insufficient, Fail))]
+        return said[0] if said else "the next step is being taken"
+
+
+@dataclass
+class _Memory:
+    progress: tuple[object, ...] | None = None
+    progressed_at: float = 0.0
+    failure: Failure | None = None
+
+
+class Rollouts:
+    """Decides for each object. It remembers what the status may not hold yet; without memory the status speaks."""
+
+    def __init__(self) -> None:
+        self._memories: dict[str, _Memory] = {}
+
+    def forget(self, uid: str) -> None:
+        """Drop what is remembered of one object."""
+        self._memories.pop(uid, None)
+
+    def decide(
+        self,
+        view: View,
+        plan: Plan,
+        serving: KVServing,
+        wanted: Wanted,
+        proofs: Mapping[str, Proof],
+        now: datetime,
+    ) -> Rollout:
+        """The next step of one object. ``proofs`` are by revision, ``now`` is the wall clock."""
+        uid, moment = view.serving.uid, now.timestamp()
+        memory = self._memories.get(uid)
+        if memory is None:
+            memory = self._memories[uid] = _recall(view, moment)
+        if memory.failure is not None and memory.failure.generation != view.serving.generation:
+            memory.failure = None
+        behind = sets.traffic(view, routed=wanted.router is not None, told=_told(view.serving.status))
+        observed = sets.observe(view, behind, proofs)
+        if not behind and set(sets.revisions(view)) <= {plan.revision}:
+            # A first set has nobody to take the traffic from, and its routers need not be made twice.
+            observed = replace(observed, traffic=(plan.revision,))
+        reached = progress(observed)
+        if memory.progress not in (None, reached):
+            memory.progressed_at = moment
+        memory.progress = reached
+        observed = replace(
+            observed,
+            failed=memory.failure.revision if memory.failure is not None else None,
+            now=moment,
+            progressed_at=min(memory.progressed_at, moment),
+        )
+        settings = _settings(serving)
+        step = next_step(observed, wanted, settings)
+        for failed in (d for d in step.decisions if isinstance(d, Fail)):
+            memory.failure = Failure(failed.revision, view.serving.generation, failed.message)
+        return replace(
+            _rollout(view, plan, observed, wanted, step),
+            failure=memory.failure,
+            progressed_at=memory.progressed_at,
+            again=_deadline(step, observed, settings),
+        )
+
+
+def shape(plan: Plan, rollout: Rollout) -> Plan:
+    """The plan with the numbers of pods and the traffic of this step."""
+    return replace(plan, objects=tuple(_shaped(m, plan.revision, rollout) for m in plan.objects))
+
+
+def asked(serving: KVServing, plan: Plan, engines: Mapping[RoleName, int]) -> Wanted:
+    """What the object asks for: ``engines`` by role, and its routers where the operator deploys them."""
+    router = next((m for m in plan.objects if _is_deployment(m) and _role(m) == "router"), None)
+    return Wanted(
+        plan.revision,
+        decode=engines["decode"],
+        prefill=engines.get("prefill") if serving.spec.prefill is not None else None,
+        router=None if router is None else int(router["spec"]["replicas"]),
+    )
+
+
+def _rollout(view: View, plan: Plan, observed: Observation, wanted: Wanted, step: Step) -> Rollout:
+    changes = step.changes
+    counted = {(c.revision, c.role): c.count for c in changes if isinstance(c, (Scale, Drain))}
+    switched = next((c.revisions for c in changes if isinstance(c, Switch)), None)
+    behind = observed.traffic if switched is None else switched
+    adjustments = []
+    for known in observed.sets:
+        if known.revision == plan.revision:
+            continue
+        for role, child in sets.deployments(view, known.revision).items():
+            if child.workload is None or child.deleting:
+                continue
+            count = counted.get((known.revision, role), child.workload.replicas)
+            into = known.revision in behind if role == "router" else None
+            if into is False and child.workload.traffic:
+                # Routers of another label would be made, to be stopped by the next step.
+                count = 0
+            if (count, into) != (child.workload.replicas, child.workload.traffic if role == "router" else None):
+                adjustments.append(Adjustment(child, count, into))
+    present = {s.revision: s for s in observed.sets}.get(plan.revision)
+    counts: dict[SetRole, int] = {}
+    for role in ROLES:
+        pods = present.pods(role) if present is not None else None
+        counts[role] = counted.get((plan.revision, role), 0 if pods is None else pods.wanted)
+    removed = frozenset(c.revision for c in changes if isinstance(c, Remove))
+    return Rollout(step, observed, wanted, counts, behind, tuple(adjustments), removed)
+
+
+def _settings(serving: KVServing) -> Settings:
+    spec = serving.spec
+    roles = [role for role in (spec.prefill, spec.decode) if role is not None]
+    longest = max(role.startup_timeout.seconds + role.drain_timeout.seconds for role in roles)
+    settings = Settings.of(spec.rollout)
+    # Engines that load for an hour make no progress that shows, and are no failure.
+    return replace(settings, progress_deadline=max(settings.progress_deadline, float(longest)), keep=0)
+
+
+def _deadline(step: Step, observed: Observation, settings: Settings) -> float | None:
+    waits = any(isinstance(d, Insufficient) or (isinstance(d, Wait) and d.bounded) for d in step.decisions)
+    if not waits or step.changes or step.phase is not Phase.PROGRESSING:
+        return None
+    return max(1.0, settings.progress_deadline - (observed.now - observed.progressed_at) + 1.0)
+
+
+def _told(status: Mapping[str, Any]) -> tuple[str, ...]:
+    """The revisions behind the Service, by the status."""
+    rollout = status.get("rollout")
+    listed = rollout.get("sets") if isinstance(rollout, Mapping) else None
+    if not isinstance(listed, list):
+        return (str(status.get("revision") or ""),)
+    return tuple(str(s.get("revision")) for s in listed if isinstance(s, Mapping) and s.get("traffic"))
+
+
+def _recall(view: View, now: float) -> _Memory:
+    """What the status says, as the last operator process left it; anyone may have edited it."""
+    told = view.serving.status.get("rollout")
+    told = told if isinstance(told, Mapping) else {}
+    return _Memory(progressed_at=_seconds(told.get("progressedAt"), now), failure=_failure(told.get("failed")))
+
+
+def _seconds(written: object, now: float) -> float:
+    try:
+        return min(now, datetime.strptime(str(written), _TIME).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return now
+
+
+def _failure(told: object) -> Failure | None:
+    if not isinstance(told, Mapping) or not isinstance(told.get("generation"), int):
+        return None
+    return Failure(str(told.get("revision") or ""), told["generation"], str(told.get("message") or ""))
+
+
+def _shaped(manifest: Manifest, revision: str, rollout: Rollout) -> Manifest:
+    role = _role(manifest)
+    if not _is_deployment(manifest) or role not in ROLES:
+        return manifest
+    spec: dict[str, Any] = {**manifest["spec"], "replicas": rollout.counts[role]}
+    if role == "router":
+        template = spec["template"]
+        marks = {**template["metadata"]["labels"], labels.TRAFFIC: _word(revision in rollout.traffic)}
+        spec["template"] = {**template, "metadata": {**template["metadata"], "labels": marks}}
+    return {**manifest, "spec": spec}
+
+
+def adjusting(adjustment: Adjustment) -> dict[str, Any]:
+    """The merge patch that carries an adjustment out."""
+    spec: dict[str, Any] = {"replicas": adjustment.replicas}
+    if adjustment.traffic is not None:
+        spec["template"] = {"metadata": {"labels": {labels.TRAFFIC: _word(adjustment.traffic)}}}
+    return {"metadata": {"uid": adjustment.child.uid}, "spec": spec}
+
+
+def _word(behind: bool) -> str:
+    return labels.ON if behind else labels.OFF
+
+
+def _is_deployment(manifest: Manifest) -> bool:
+    return bool(manifest["kind"] == "Deployment")
+
+
+def _role(manifest: Manifest) -> Any:
+    return manifest["metadata"]["labels"].get(labels.ROLE)

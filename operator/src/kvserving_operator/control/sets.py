@@ -1,0 +1,95 @@
+"""The revisioned sets of one object, as they are in the cluster, in the words of the rollout's planner. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..plan.rollout_types import ROLES, Observation, Pods, RevisionSet, SetRole, Verification
+from .observe import Child, View
+from .pods import PodState
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What is known about the transfer inside one set; ``message`` is the sentence of a failed verification."""
+
+    verification: Verification
+    message: str = ""
+
+
+UNPROVED = Proof(Verification.UNKNOWN)
+
+
+def deployments(view: View, revision: str) -> dict[SetRole, Child]:
+    """The owned Deployments of one revision by role."""
+    found = (c for c in view.owned() if c.kind == "Deployment" and c.revision == revision)
+    return {role: child for child in found for role in ROLES if child.role == role}
+
+
+def revisions(view: View) -> tuple[str, ...]:
+    """Every revision of which the cluster has a child or a pod, oldest first, as far as Deployments tell."""
+    # The ConfigMap with the spec of a revision outlives the rest of it.
+    born = {child.revision: "" for child in view.owned() if child.revision and child.kind != "ConfigMap"}
+    born |= {pod.revision: "" for pod in view.pods if pod.revision and pod.role in ROLES and not pod.ended}
+    for child in view.owned():
+        if child.kind == "Deployment" and child.revision:
+            born[child.revision] = min(filter(None, (born[child.revision], child.created)), default="")
+    return tuple(sorted(born, key=lambda revision: (born[revision], revision)))
+
+
+def traffic(view: View, *, routed: bool, told: Sequence[str]) -> tuple[str, ...]:
+    """The revisions behind the Service, newest first; where the routers are the user's, those of the status."""
+    known = tuple(reversed(revisions(view)))
+    if not routed:
+        return tuple(revision for revision in known if revision in told)
+    return tuple(revision for revision in known if _behind(deployments(view, revision).get("router")))
+
+
+def observe(view: View, behind: Sequence[str], proofs: Mapping[str, Proof]) -> Observation:
+    """The sets with their pods, proofs and traffic. What only the caller remembers is left at its defaults."""
+    return Observation(
+        sets=tuple(
+            _set(view, revision, number, revision in behind, proofs.get(revision, UNPROVED))
+            for number, revision in enumerate(revisions(view), start=1)
+        ),
+        traffic=tuple(behind),
+    )
+
+
+def _set(view: View, revision: str, number: int, behind: bool, proof: Proof) -> RevisionSet:
+    owned = deployments(view, revision)
+    pods = [pod for pod in view.pods if pod.revision == revision and not pod.ended]
+
+    def of(role: SetRole) -> Pods | None:
+        mine = [pod for pod in pods if pod.role == role]
+        return _pods(owned.get(role), mine, behind) if mine or role in owned else None
+
+    return RevisionSet(
+        revision,
+        number,
+        decode=of("decode") or Pods(),
+        prefill=of("prefill"),
+        router=of("router"),
+        verification=proof.verification,
+        failure=proof.message,
+    )
+
+
+def _pods(child: Child | None, pods: Sequence[PodState], behind: bool) -> Pods:
+    def ready(pod: PodState) -> bool:
+        # A router from before its set got traffic is no way in for clients.
+        return pod.serving and (pod.traffic or pod.role != "router" or not behind)
+
+    wanted = child.workload.replicas if child is not None and child.workload and not child.deleting else 0
+    return Pods(
+        wanted=wanted,
+        existing=len(pods),
+        ready=sum(map(ready, pods)),
+        draining=sum(pod.deleting for pod in pods),
+        pending=sum(bool(pod.unschedulable) and not pod.deleting for pod in pods),
+    )
+
+
+def _behind(router: Child | None) -> bool:
+    return router is not None and not router.deleting and router.workload is not None and router.workload.traffic
