@@ -105,7 +105,9 @@ def test_a_hung_engine_is_replaced_by_another_pod_and_the_others_stay(
             lambda events: len(events) > 0,
             what="an event about it",
         )
-        assert event["message"].startswith(f"EngineHung: {role} {victim} has requests waiting, none running")
+        assert event["message"].startswith(
+            f"EngineHung: pod {victim}: this {role} engine has requests waiting, none running"
+        )
         assert [r.info.name for r in proxy.writes() if (r.info.verb, r.info.resource) == ("delete", "pods")] == [victim]
         assert operator.metric("kvserving_operator_engines_replaced_total", reason="EngineHung") == 1
     wait_for(plane, obj, "Ready")

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.bodies import KEY, SPEC, children, planned, pod, stored
+from tests.control.bodies import KEY, SPEC, children, planned, pod, stored, view
 from tests.control.fake_api import FakeApi
 
+from kvserving_operator.control.conditions import Facts, Transfer, conditions
 from kvserving_operator.control.events import Recorder
 from kvserving_operator.control.failures import ApiFailure
 from kvserving_operator.control.kube import MayNotWrite
@@ -98,9 +98,9 @@ class Stage:
             pairs = (PairResult(*pair, Verdict("so it is", cause)) for pair, cause in self.verdicts.items())
             return Verification(how["revision"], 0.0, tuple(pairs))
 
-        view = self.store.view(KEY)
-        assert view is not None
-        engines = [Endpoint(p.name, p.role, f"http://{p.address}:{p.http}") for p in view.pods]  # type: ignore[arg-type]
+        known = self.store.view(KEY)
+        assert known is not None
+        engines = [Endpoint(p.name, p.role, f"http://{p.address}:{p.http}") for p in known.pods]  # type: ignore[arg-type]
         for _ in range(times):
             heard = self.restarts.overhear(probe)
             await heard(engines, keys=(), revision="r", model="m", router=None, api_key=None, timeout=1)
@@ -116,8 +116,14 @@ class Stage:
 
     @property
     def trouble(self) -> tuple[Reason, str] | None:
-        found = self.restarts.trouble(self.serving.uid)
-        return None if found is None else (found.reason, found.message)
+        """Reason and message of the one problem, as ``Degraded`` shows it."""
+        found = [(p.reason, f"{kind} {name}: {p.message}") for (kind, name), p in self._problems]
+        assert len(found) < 2
+        return found[0] if found else None
+
+    @property
+    def _problems(self) -> Any:
+        return self.restarts.problems(self.serving.uid).items()
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -133,11 +139,39 @@ def test_a_hung_engine_is_deleted_with_little_grace_and_it_is_said() -> None:
         await stage.look()
         assert stage.deleted == ["d"]
         assert stage.api.graces == [DEAD_GRACE_SECONDS]
-        said = f"decode d {SAYS}; the operator replaces it"
-        assert stage.trouble == (Reason.ENGINE_HUNG, said)
-        assert stage.events == [f"EngineHung: {said}"]
+        assert stage.trouble == (
+            Reason.ENGINE_HUNG,
+            f"Pod d: this decode engine {SAYS}; the operator replaces it",
+        )
+        assert stage.events == [f"EngineHung: pod d: this decode engine {SAYS}"]
         assert stage.counted == ["EngineHung"]
         assert stage.told == [KEY]
+
+    run(work)
+
+
+def test_what_is_wrong_degrades_the_object_and_neither_stalls_it_nor_makes_it_unavailable() -> None:
+    async def work() -> None:
+        stage = Stage().pair()
+        stage.shows["d"] = STUCK
+        await stage.look(7)
+        plan = planned(stage.serving).plan
+        assert plan is not None
+        facts = Facts(
+            view=view(stage.serving, children(stage.serving)),
+            plan=plan,
+            revision=plan.revision,
+            disaggregated=True,
+            routed=True,
+            suspended=False,
+            problems=stage.restarts.problems(stage.serving.uid),
+            transfer=Transfer("True", Reason.VERIFIED, ""),
+        )
+        found = {condition.type: condition for condition in conditions(facts)}
+        assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.ENGINE_HUNG)
+        assert (found["Degraded"].reason, found["Degraded"].message) == stage.trouble
+        states = {name: found[name].status for name in ("Ready", "Available", "Progressing", "Stalled")}
+        assert states == {"Ready": "False", "Available": "True", "Progressing": "False", "Stalled": "False"}
 
     run(work)
 
@@ -196,7 +230,7 @@ def test_one_pod_at_a_time() -> None:
         assert stage.deleted == ["d"]
         assert stage.trouble == (
             Reason.ENGINE_HUNG,
-            f"prefill p {SAYS}; it is not replaced: the restart of d is not over yet",
+            f"Pod p: this prefill engine {SAYS}; it is not replaced: the restart of d is not over yet",
         )
         stage.add("d2", "decode")
         await stage.look()
@@ -322,7 +356,9 @@ def test_a_decode_whose_transfers_fail_again_and_again_is_replaced_and_may_drain
         await stage.verify()
         assert stage.deleted == ["d"]
         assert stage.api.graces == [None]
-        said = "decode d transfers from p to d fail, verification after verification; the operator replaces it"
+        said = (
+            "Pod d: this decode engine cannot fetch from p, verification after verification; the operator replaces it"
+        )
         assert stage.trouble == (Reason.PEER_STALE, said)
 
     run(work)
@@ -381,6 +417,5 @@ def test_what_is_known_of_an_object_goes_with_it() -> None:
         stage.store.remove_serving(KEY, stage.serving.uid, "9")
         await stage.look()
         assert stage.trouble is None
-        assert planned(replace(stage.serving)).plan is not None
 
     run(work)

@@ -98,7 +98,7 @@ def test_a_decode_that_can_no_longer_fetch_is_restarted(monkeypatch: pytest.Monk
     assert stage.asked == {}
     stage.hear("TransferFailed")
     assert stage.asked == {"decode": 1}
-    assert stage.engines[1].asked[0].startswith("PeerStale: transfers from svc-prefill-0 to svc-decode-0 fail")
+    assert stage.engines[1].asked[0].startswith("PeerStale: cannot fetch from svc-prefill-0")
 
 
 def test_one_that_computes_instead_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def test_a_pair_that_worked_and_fails_three_times_is_broken_and_decode_holds_the
 def test_the_finding_names_both() -> None:
     [found] = judge(after({"p1d1": GOOD}, *[{"p1d1": BAD}] * 3), {"p1": "a"}, {"d1": "b"})
     assert found.pod == "b"
-    assert found.sentence == "transfers from a to b fail, verification after verification"
+    assert found.sentence == "cannot fetch from a, verification after verification"
 
 
 def test_failures_in_quick_succession_are_not_enough() -> None:

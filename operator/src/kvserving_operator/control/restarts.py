@@ -22,7 +22,7 @@ from ..reasons import Reason
 from ..recovery import hung, pairs, policy
 from ..recovery.findings import Finding
 from ..recovery.hung import Limits, Watched
-from ..recovery.policy import Decision, Engine, Rate, Restart
+from ..recovery.policy import Engine, Rate, Restart
 from ..verify.activity import Activity
 from ..verify.legs import Caller, Endpoint
 from ..verify.run import Verification
@@ -46,18 +46,22 @@ _ROLES = ("prefill", "decode")
 _GRACE: Mapping[Reason, int] = {Reason.ENGINE_HUNG: DEAD_GRACE_SECONDS}
 
 
+Problems = Mapping[tuple[str, str], Problem]
+"""Problems by kind and name."""
+
+
 @dataclass
 class _State:
     watched: dict[str, Watched] = field(default_factory=dict)
     records: pairs.Records = pairs.EMPTY
     history: list[Restart] = field(default_factory=list)
-    trouble: Problem | None = None
+    problems: Problems = field(default_factory=dict)
 
 
 class Restarts:
     """Looks after the engines of all objects. ``now`` is a monotonic clock.
 
-    ``enqueue`` is called when what ``trouble`` says of an object changed, ``counted`` with the reason of each restart.
+    ``enqueue`` is called when the ``problems`` of an object changed, ``counted`` with the reason of each replacement.
     """
 
     def __init__(
@@ -82,10 +86,13 @@ class Restarts:
         self._rate = rate
         self._states: dict[str, _State] = {}
 
-    def trouble(self, uid: str) -> Problem | None:
-        """Return what is wrong with an engine of one object, and what is done about it; ``None`` when nothing is."""
+    def problems(self, uid: str) -> Problems:
+        """Return what is wrong with an engine of one object although it is ready, and what is done about it.
+
+        Keyed as problems of children are, by kind and name: at most one pod.
+        """
         state = self._states.get(uid)
-        return state.trouble if state is not None else None
+        return state.problems if state is not None else {}
 
     def overhear(self, probe: Probe) -> Probe:
         """Return ``probe``, of whose outcomes this takes note."""
@@ -153,14 +160,14 @@ class Restarts:
         engines = [pod for pod in now.pods if pod.role in _ROLES]
         state.records = pairs.retain(state.records, {_process(pod) for pod in engines})
         with about(key):
-            trouble = await self._settle(now, state, engines)
-            if trouble != state.trouble:
-                if trouble is not None:
-                    log.warning("%s: %s", trouble.reason.value, trouble.message)
-                state.trouble = trouble
+            found = await self._settle(now, state, engines)
+            if found != state.problems:
+                for (_, name), problem in found.items():
+                    log.warning("%s: pod %s: %s", problem.reason.value, name, problem.message)
+                state.problems = found
                 self._enqueue(key)
 
-    async def _settle(self, view: View, state: _State, engines: Sequence[PodState]) -> Problem | None:
+    async def _settle(self, view: View, state: _State, engines: Sequence[PodState]) -> Problems:
         """Replace an engine where one is to be; return what is to be said."""
         serving = [pod for pod in engines if pod.serving and _process(pod) in state.watched]
         known = [Engine(pod.name, pod.uid, pod.role, pod.revision, pod.serving) for pod in engines]
@@ -168,12 +175,16 @@ class Restarts:
         decision = policy.decide(self._findings(view, state, serving), known, state.history, now, self._rate)
         if decision.finding is None:
             going = policy.under_way(known, state.history, now, self._rate)
-            return state.trouble if going is not None else None
+            return state.problems if going is not None else {}
         pod = next(pod for pod in serving if pod.name == decision.finding.pod)
-        text = f"{pod.role} {pod.name} {decision.finding.sentence}"
         if decision.engine is None:
-            return Problem(decision.finding.reason, f"{text}; it is not replaced: {decision.why}")
-        return await self._replace(view, state, pod, decision, text)
+            done: str | None = f"it is not replaced: {decision.why}"
+        else:
+            done = await self._replace(view, state, pod, decision.finding)
+        if done is None:
+            return {}
+        message = f"this {pod.role} engine {decision.finding.sentence}; {done}"
+        return {("Pod", pod.name): Problem(decision.finding.reason, message, again=False)}
 
     def _findings(self, view: View, state: _State, serving: Sequence[PodState]) -> list[Finding]:
         found = [hung.judge(pod.name, state.watched[_process(pod)], self._limits) for pod in serving]
@@ -184,28 +195,27 @@ class Restarts:
         # Transfers with an engine that hangs fail because of that.
         return hanging or list(stale)
 
-    async def _replace(self, view: View, state: _State, pod: PodState, decision: Decision, text: str) -> Problem | None:
-        assert decision.finding is not None
-        reason, key = decision.finding.reason, view.serving.key
+    async def _replace(self, view: View, state: _State, pod: PodState, finding: Finding) -> str | None:
+        """Delete a pod; return what came of it, ``None`` where it is no longer the one that was judged."""
+        reason, key = finding.reason, view.serving.key
         try:
             body = await self._kube.get(PODS, key.namespace, pod.name)
             if body is None or not _is_still(body, pod):
                 return None
             if not _of_deployment(body, pod.role, view):
-                return Problem(reason, f"{text}; it is not replaced: no Deployment of this object would make another")
+                return "it is not replaced: no Deployment of this object would make another"
             grace, version = _GRACE.get(reason), body["metadata"]["resourceVersion"]
             await self._kube.delete(PODS, key.namespace, pod.name, uid=pod.uid, version=version, grace=grace)
         except ApiFailure as failure:
-            if failure.missing or failure.status == 409:
-                # It went, or another process runs in it: the next look judges what is there then.
-                return None
-            return Problem(reason, f"{text}; it could not be replaced: {describe(failure)}")
+            # It went, or another process runs in it: the next look judges what is there then.
+            gone = failure.missing or failure.status == 409
+            return None if gone else f"it could not be replaced: {describe(failure)}"
         state.history.append(Restart(self._now(), pod.name, pod.uid, pod.role, pod.revision, reason))
         del state.history[:-_REMEMBERED]
         self._counted(reason.value)
-        said = f"{text}; the operator replaces it"
-        await self._recorder.send(view.serving, [Event(EventKind.ENGINE_REPLACED, f"{reason.value}: {said}")])
-        return Problem(reason, said)
+        message = f"{reason.value}: pod {pod.name}: this {pod.role} engine {finding.sentence}"
+        await self._recorder.send(view.serving, [Event(EventKind.ENGINE_REPLACED, message)])
+        return "the operator replaces it"
 
     def _views(self) -> Iterator[View]:
         return (view for key in self._store.keys if (view := self._store.view(key)) is not None)

@@ -102,14 +102,15 @@ def judge(
             continue
         if prefill not in prefills or decode not in decodes:
             continue
-        text = f"transfers from {prefills[prefill]} to {decodes[decode]} fail, verification after verification"
         fresh = decode not in records.worked
         if not _works(records, prefill) and (fresh or _works(records, decode)):
             idle = all(_broken(records, (prefill, other)) for other in decodes)
+            text = f"hands over nothing to {decodes[decode]}, verification after verification"
             found[prefill] = Finding(prefills[prefill], Reason.PEER_STALE, text, idle=idle)
         else:
             # Pairs that verification leaves out may work.
             idle = all(_broken(records, (other, decode)) for other in prefills) and not recomputes
+            text = f"cannot fetch from {prefills[prefill]}, verification after verification"
             found[decode] = Finding(decodes[decode], Reason.PEER_STALE, text, idle=idle)
     return tuple(found.values())
 
