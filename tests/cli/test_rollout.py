@@ -127,7 +127,7 @@ def test_a_failed_rollout_is_exit_status_1_with_the_way_out(cluster: Cluster, as
     answer = ask("status", "qwen")
     assert answer.status == 1
     assert answer.out.splitlines()[-3:] == [
-        "the rollout of qwen has failed: KV is computed again",
+        "qwen is not rolled out: KV is computed again",
         f"revision {revision(FIRST)} serves meanwhile",
         "Way out: change the spec, or `kvserving rollout undo qwen -n prod`",
     ]

@@ -252,7 +252,7 @@ def _print_end(found: Standing, body: Body, program: str, timeout: float | None)
     elif found.outcome == "suspended":
         click.echo(f"{name} is suspended: {said}")
     elif found.outcome == "failed":
-        click.echo(f"the rollout of {name} has failed: {said}")
+        click.echo(f"{name} is not rolled out: {said}")
         if status.get("updatingRevision"):
             click.echo(f"revision {status.get('revision')} serves meanwhile")
         click.echo(f"Way out: change the spec, or `{program} rollout undo {name} -n {metadata['namespace']}`")
