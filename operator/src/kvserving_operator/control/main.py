@@ -214,7 +214,9 @@ class Process:
             operator_namespace=self._config.namespace,
             monitoring_namespace=self._config.monitoring_namespace,
         )
-        reconciler = Reconciler(kube, self._store, applier, secrets, verifications, recorder, site)
+        reconciler = Reconciler(
+            kube, self._store, applier, secrets, verifications, recorder, site, troubles=restarts.problems
+        )
 
         def take(found: preflight.Installed) -> None:
             applier.absent, reconciler.optional_kinds = found.absent, found.optional_kinds

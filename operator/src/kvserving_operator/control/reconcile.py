@@ -23,7 +23,7 @@ from .apply import Applier, Outcome
 from .conditions import Facts, Transfer, conditions
 from .contests import Contests
 from .events import Recorder, transitions
-from .failures import ApiFailure
+from .failures import ApiFailure, Problem
 from .kube import Kube
 from .observe import Key, Serving, Store, View, serving_of
 from .permissions import SERVING
@@ -108,7 +108,10 @@ def observed_of(view: View, optional_kinds: frozenset[str], planned: Engine | No
 
 
 class Reconciler:
-    """Reconciles one object at a time per key. ``optional_kinds`` are installed kinds that a plan may use."""
+    """Reconciles one object at a time per key. ``optional_kinds`` are installed kinds that a plan may use.
+
+    ``troubles`` tells of one object, by UID, what its engines suffer from.
+    """
 
     def __init__(
         self,
@@ -120,6 +123,7 @@ class Reconciler:
         recorder: Recorder,
         site: Site,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        troubles: Callable[[str], Mapping[tuple[str, str], Problem]] = lambda uid: {},
     ) -> None:
         self._kube = kube
         self._store = store
@@ -129,6 +133,7 @@ class Reconciler:
         self._recorder = recorder
         self._site = site
         self._wall = wall
+        self._troubles = troubles
         self._uids: dict[Key, str] = {}
         self._contests = Contests()
         self._rollouts = Rollouts()
@@ -187,7 +192,7 @@ class Reconciler:
             disaggregated=serving.spec.prefill is not None,
             routed=serving.spec.router.type in _ROUTERS,
             suspended=serving.spec.suspend,
-            problems=outcome.problems,
+            problems={**outcome.problems, **self._troubles(view.serving.uid)},
             transfer=standings[planned.revision].transfer if planned.revision in standings else None,
             rollout=rollout,
             scaling=numbers,
