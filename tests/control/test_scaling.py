@@ -202,6 +202,7 @@ def test_the_status_counts_the_pods_of_every_revision_and_is_written_once(stage:
     for number, revision in enumerate(("a" * 8, "b" * 8)):
         stage.store.put_pod(KEY, pod(f"p{number}", "decode", revision))
     stage.store.put_pod(KEY, pod("p2", "prefill", "a" * 8))
+    stage.store.put_pod(KEY, pod("p3", "decode", "a" * 8, ready=False, phase="Failed"))
     assert stage.report().writes == 1
     assert stage.role["status"] == {"observedGeneration": 1, "replicas": 2, "selector": SELECTOR}
     assert stage.report().writes == 0

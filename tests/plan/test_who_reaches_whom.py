@@ -18,6 +18,7 @@ import yaml
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tests import specs
+from tests.examples import files
 from tests.plan.fields import VALUES
 from tests.plan.policies import Address, Cluster, End, Pod, Protocol, pods
 from tests.plan.support import edited, pair
@@ -267,7 +268,7 @@ def written(path: Path) -> dict[str, Any]:
     return spec
 
 
-FILES = [*specs.accepted(), *(path for path in sorted(EXAMPLES.rglob("*.yaml")) if "gitops" not in path.parts)]
+FILES = [*specs.accepted(), *files()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -73,7 +73,7 @@ def targets(view: View, plan: Plan) -> Iterator[tuple[Child, Manifest]]:
 def shown(view: View, child: Child, manifest: Manifest) -> Scale:
     """Return what the status of a scale target should say: its selector, and how many pods that matches."""
     generation = child.scale.generation if child.scale is not None else 0
-    count = sum(pod.role == child.role and not pod.deleting for pod in view.pods)
+    count = sum(pod.role == child.role and not (pod.deleting or pod.ended) for pod in view.pods)
     return Scale(generation, generation, count, manifest["spec"]["selector"])
 
 
