@@ -25,6 +25,21 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         "/image/pullPolicy",
         "must be one of",
     ),
+    "a repository with its tag": ({"image": {"repository": "kvserving/operator:1"}}, "/image/repository", "pattern"),
+    "a section that is taken away": ({"image": None}, "", "missing property 'image'"),
+    "a number that is taken away": ({"operator": {"workers": None}}, "/operator", "missing property 'workers'"),
+    "a flag that is taken away": ({"crds": {"install": None}}, "/crds", "missing property 'install'"),
+    "a name that is taken away": ({"monitoring": {"namespace": None}}, "/monitoring", "missing property 'namespace'"),
+    "ports that are taken away, and with them the bound": (
+        {"networkPolicy": {"apiserver": {"ports": None}}},
+        "/networkPolicy/apiserver",
+        "missing property 'ports'",
+    ),
+    "the name of the pod, by which replicas are told apart": (
+        {"extraEnv": [{"name": "POD_NAME", "value": "x"}]},
+        "/extraEnv/0",
+        "'not' failed",
+    ),
     "a pull secret as text": ({"imagePullSecrets": ["registry"]}, "/imagePullSecrets/0", "want object"),
     "a log level that does not exist": ({"operator": {"logLevel": "trace"}}, "/operator/logLevel", "must be one of"),
     "no worker": ({"operator": {"workers": 0}}, "/operator/workers", "minimum"),
@@ -85,6 +100,14 @@ RIGHT: dict[str, dict[str, Any]] = {
         "networkPolicy": {"extraEgress": [{"ports": [{"port": 3128, "protocol": "TCP"}], "to": []}]},
     },
     "resources by number": {"resources": {"limits": {"cpu": 1, "memory": "1.5Gi"}, "requests": {"cpu": 0.5}}},
+    "what may be empty, taken away": {
+        "image": {"tag": None, "digest": None},
+        "nodeSelector": None,
+        "resources": None,
+        "podSecurityContext": {"runAsUser": None},
+        "topologySpreadConstraints": None,
+        "networkPolicy": {"apiserver": {"cidrs": None}},
+    },
     "a dependency of another chart": {"global": {"imageRegistry": "x"}, "enabled": True},
 }
 

@@ -8,6 +8,7 @@ follows references alike.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -50,7 +51,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
         "type": "string",
         "minLength": 1,
         "maxLength": 255,
-        "pattern": "^[a-z0-9]([a-z0-9._:/-]*[a-z0-9])?$",
+        "pattern": "^([A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*$",
     },
     "tag": {"type": "string", "maxLength": 128, "pattern": "^([A-Za-z0-9_][-A-Za-z0-9_.]*)?$"},
     "digest": {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"},
@@ -91,7 +92,19 @@ def render(values: Sequence[Value]) -> str:
 
 
 def _section(values: Sequence[Value]) -> dict[str, Any]:
-    return {"type": "object", "additionalProperties": False, "properties": {v.path[-1]: _value(v) for v in values}}
+    made = {value.path[-1]: _value(value) for value in values}
+    section: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": made}
+    required = [value.path[-1] for value in values if not _may_lack(value, made[value.path[-1]])]
+    return {**section, "required": required} if required else section
+
+
+def _may_lack(value: Value, made: Mapping[str, Any]) -> bool:
+    """Whether nothing at all, which `null` makes of a default, is as good as an empty text, list or map."""
+    if value.keys or made["type"] in ("boolean", "integer") or "enum" in made:
+        return False
+    if made["type"] == "string":
+        return not made.get("minLength") and re.search(made.get("pattern", ""), "") is not None
+    return not made.get("minItems")
 
 
 def _value(value: Value) -> dict[str, Any]:
