@@ -1,10 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
-from kvserving_connector.drain import Load, drain, parse, read
+import pytest
+
+from kvserving_connector.drain import LEADER, Load, drain, main, parse, read
 
 METRICS = """# HELP vllm:num_requests_running x
 vllm:num_requests_running{engine="0",model_name="a b"} 2.0
@@ -63,21 +66,48 @@ def test_an_engine_that_is_gone_is_not_waited_for() -> None:
     assert waited(lambda now: Load(0, 5) if now < 10 else None, timeout=60, lease=20)[0] == 10.0
 
 
-def test_the_engines_own_metrics_are_read_over_http() -> None:
+@contextmanager
+def serving(metrics: str, address: str = "127.0.0.1") -> Iterator[int]:
+    """An engine's metrics at a port of its own."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(METRICS.encode())
+            self.wfile.write(metrics.encode())
 
         def log_message(self, *_: object) -> None:
             return
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = HTTPServer((address, 0), Handler)
     Thread(target=server.serve_forever, daemon=True).start()
     try:
-        assert read("127.0.0.1", server.server_port) == Load(7.0, 11.0)
+        yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
-    assert read("127.0.0.1", server.server_port) is None
+
+
+def test_the_engines_own_metrics_are_read_over_http() -> None:
+    with serving(METRICS) as port:
+        assert read("127.0.0.1", port) == Load(7.0, 11.0)
+    assert read("127.0.0.1", port) is None
+
+
+@pytest.mark.parametrize(("leader", "timeout", "said"), [("127.0.0.2", 0, "timeout"), ("127.0.0.3", 60, "drained")])
+def test_a_further_pod_of_an_engine_waits_for_its_leaders_requests(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], leader: str, timeout: int, said: str
+) -> None:
+    monkeypatch.setenv(LEADER, leader)
+    monkeypatch.setattr("kvserving_connector.drain.MIN_SECONDS", 0.0)
+    with serving(METRICS, "127.0.0.2") as port:
+        assert main(["--leader", f"--port={port}", f"--timeout={timeout}"]) == 0
+    assert capsys.readouterr().out.startswith(said)
+
+
+def test_a_pod_without_a_group_waits_for_nobody(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(LEADER, raising=False)
+    assert main(["--leader", "--timeout=60"]) == 0
+    assert LEADER in capsys.readouterr().out

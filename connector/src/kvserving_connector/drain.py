@@ -1,13 +1,16 @@
-"""``python -m kvserving_connector.drain --timeout S [--port P]``: hold a pod's stop until its engine is drained.
+"""``python -m kvserving_connector.drain --timeout S [--port P] [--leader]``: hold a pod's stop until it is drained.
 
 Runs as preStop. It waits until the engine has no request, or for S seconds; a prefill engine then keeps its blocks
 for the lease of what it finished last. Never shorter than 3 s: a router needs that long to take the pod out.
+
+A pod that is a further part of an engine on several nodes asks the engine's leader, whose ranks need its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import http.client
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +21,7 @@ from kvserving_connector.settings import Settings
 
 MIN_SECONDS = 3.0
 POLL_SECONDS = 0.5
+LEADER = "LWS_LEADER_ADDRESS"
 
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _DONE = "vllm:request_success_total"
@@ -103,9 +107,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kvserving_connector.drain", description=__doc__)
     parser.add_argument("--timeout", type=float, required=True, help="seconds to wait for running requests")
     parser.add_argument("--port", type=int, default=8000, help="the engine's HTTP port (default: 8000)")
+    parser.add_argument("--leader", action="store_true", help=f"ask the pod that {LEADER} names, not this one")
     options = parser.parse_args(arguments)
     settings = Settings.from_environment()
     host = settings.bind_address if settings.bind_address not in ("", "0.0.0.0", "::") else "127.0.0.1"  # noqa: S104
+    if options.leader:
+        host = os.environ.get(LEADER, "")
+        if not host:
+            sys.stdout.write(f"{LEADER} is not set: this pod is of no group\n")
+            return 0
     lease = float(settings.lease_seconds) if settings.role is Role.PREFILL else 0.0
     drained = drain(lambda: read(host, options.port), timeout=options.timeout, lease=lease)
     sys.stdout.write("drained\n" if drained else "timeout: requests are still running\n")
