@@ -1,4 +1,5 @@
-"""CRDs of other projects, from their Go modules: what a real Prometheus operator, KEDA, Argo CD or Flux would install.
+"""CRDs of other projects, from their Go modules: what a real Prometheus operator, KEDA,
+LeaderWorkerSet, Argo CD or Flux would install.
 
 ``go mod download`` fetches a module once into Go's own cache and checks it against the checksum database.
 """
@@ -27,6 +28,7 @@ MONITORING = Source("github.com/prometheus-operator/prometheus-operator@v0.85.0"
 ARGO_CD = Source("github.com/argoproj/argo-cd/v3@v3.4.0", "manifests/crds")
 GATEWAY = Source("sigs.k8s.io/gateway-api@v1.4.0", "config/crd/standard")
 KEDA = Source("github.com/kedacore/keda/v2@v2.18.0", "config/crd/bases")
+LEADER_WORKER_SET = Source("sigs.k8s.io/lws@v0.9.0", "config/crd/bases")
 FLUX_SOURCE = Source("github.com/fluxcd/source-controller@v1.8.0", "config/crd/bases")
 FLUX_HELM = Source("github.com/fluxcd/helm-controller@v1.4.0", "config/crd/bases")
 FLUX_KUSTOMIZE = Source("github.com/fluxcd/kustomize-controller@v1.7.3", "config/crd/bases")
@@ -39,6 +41,7 @@ KINDS: Mapping[str, tuple[Source, str]] = {
     "Application": (ARGO_CD, "application-crd.yaml"),
     "HTTPRoute": (GATEWAY, "gateway.networking.k8s.io_httproutes.yaml"),
     "ScaledObject": (KEDA, "keda.sh_scaledobjects.yaml"),
+    "LeaderWorkerSet": (LEADER_WORKER_SET, "leaderworkerset.x-k8s.io_leaderworkersets.yaml"),
     "GitRepository": (FLUX_SOURCE, "source.toolkit.fluxcd.io_gitrepositories.yaml"),
     "HelmRelease": (FLUX_HELM, "helm.toolkit.fluxcd.io_helmreleases.yaml"),
     "Kustomization": (FLUX_KUSTOMIZE, "kustomize.toolkit.fluxcd.io_kustomizations.yaml"),

@@ -1,4 +1,4 @@
-"""Children of kinds that others define, on an apiserver with their definitions: monitors, routes, scaled objects."""
+"""Children of kinds that others define, on an apiserver with their definitions: monitors, routes, groups of pods."""
 
 from __future__ import annotations
 
@@ -13,14 +13,22 @@ from tests.examples import files
 from tests.plan.support import pair, serving
 
 from kvserving_operator.api.load import load_file
+from kvserving_operator.control import drift
+from kvserving_operator.control.config import FIELD_MANAGER
 from kvserving_operator.plan import Observed, plan
 
-KINDS = ("HTTPRoute", "PodMonitor", "ScaledObject")
+KINDS = ("HTTPRoute", "LeaderWorkerSet", "PodMonitor", "ScaledObject")
 HAS = Observed(kinds=frozenset(KINDS))
 SCALED = pair(
     prefill={"autoscaling": {"max": 4, "metric": "ttft", "via": "keda"}},
     decode={"autoscaling": {"max": 4, "via": "keda"}},
     router={"gateway": {"parentRefs": [{"name": "public", "namespace": "gateways", "sectionName": "https"}]}},
+)
+SPANNING = pair(
+    prefill={"nodes": 2, "parallelism": {"tensor": 4}, "args": ["--max-num-seqs", "64"]},
+    decode={"nodes": 4, "parallelism": {"tensor": 4}, "template": {"spec": {"tolerations": [{"operator": "Exists"}]}}},
+    cache={"l1": {"size": "8Gi"}},
+    scheduling={"gang": "volcano", "queue": "serving"},
 )
 
 
@@ -39,6 +47,10 @@ def plane(own_control_plane: ControlPlane) -> ControlPlane:
 def children() -> list[Any]:
     plans = [plan(load_file(path), observed=HAS) for path in files()]
     plans.append(plan(serving(SCALED, "scaled"), observed=HAS))
+    plans += [
+        plan(serving({**SPANNING, "rollout": rollout}, "spanning"), observed=HAS)
+        for rollout in ({}, {"paused": True}, {"strategy": "Recreate"})
+    ]
     return [obj for made in plans for obj in made.objects if obj["kind"] in KINDS]
 
 
@@ -51,3 +63,14 @@ def test_they_are_taken_as_they_are(plane: ControlPlane) -> None:
         wrong = next(obj for obj in made if obj["kind"] == kind)
         with pytest.raises(ApiError, match="typo"):
             plane.api.apply({**wrong, "spec": {**wrong["spec"], "typo": 1}}, fieldValidation="Strict", dryRun="All")
+
+
+def test_what_the_apiserver_makes_of_a_group_is_known_as_planned(plane: ControlPlane) -> None:
+    """Otherwise the operator would apply it again at every look."""
+    objects = plan(serving(SPANNING, "spanning"), observed=HAS).objects
+    wanted = next(obj for obj in objects if obj["kind"] == "LeaderWorkerSet")
+    made = plane.api.apply(dict(wanted), manager=FIELD_MANAGER)
+    assert drift.matches(wanted, drift.own_fields(made["metadata"]["managedFields"]))
+    path = plane.api.path_of(wanted)
+    plane.api.merge(path, {"metadata": {"uid": made["metadata"]["uid"]}, "spec": {"replicas": 3}})
+    assert plane.api.get(f"{path}/scale")["spec"]["replicas"] == 3

@@ -1,4 +1,4 @@
-"""A cluster in memory for rollouts: the reconciler before a fake apiserver, and Deployments that make pods."""
+"""A cluster in memory for rollouts: the reconciler before a fake apiserver, and workloads that make pods."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from kvserving_operator.control.reconcile import Reconciler
 from kvserving_operator.control.secrets import SecretKeeper
 from kvserving_operator.control.verification import Verifications
 from kvserving_operator.plan.types import CLUSTER
+from kvserving_operator.plan.workloads import ENGINES
 from kvserving_operator.verify.proof import Cause, Verdict
 from kvserving_operator.verify.run import PairResult, Verification
 
@@ -94,10 +95,11 @@ class Stage:
         self.verifications = Verifications(
             self._secret, lambda _: None, lambda _: None, lambda: self.clock, probe=self._probe
         )
+        self.applier = Applier(kube, self.store)
         self.reconciler = Reconciler(
             kube,
             self.store,
-            Applier(kube, self.store),
+            self.applier,
             secrets,
             self.verifications,
             Recorder(kube, "test", lambda _: None),
@@ -122,10 +124,13 @@ class Stage:
         await self.reconciler.run(KEY)
         for _ in range(10):
             await asyncio.sleep(0)
-        for body in [b for (kind, _, _), b in self.api.objects.items() if kind == "Deployment"]:
-            self._control(body)
+        for kind, body in self._workloads():
+            if kind == "Deployment":
+                self._control(body)
+            else:
+                self._group(body)
         self._live()
-        alive = {name for (kind, _, name) in self.api.objects if kind == "Deployment"}
+        alive = {body["metadata"]["name"] for _, body in self._workloads()}
         for pod in self.pods:
             if pod.owner not in alive and not pod.leaving:
                 self._stop(pod)
@@ -136,9 +141,12 @@ class Stage:
 
     @property
     def revisions(self) -> list[str]:
-        """Revisions that have Deployments."""
-        bodies = [b for (kind, _, _), b in self.api.objects.items() if kind == "Deployment"]
-        return sorted({b["metadata"]["labels"][f"{LABEL}/revision"] for b in bodies})
+        """Revisions that have workloads."""
+        return sorted({body["metadata"]["labels"][f"{LABEL}/revision"] for _, body in self._workloads()})
+
+    def _workloads(self) -> list[tuple[str, Json]]:
+        """What makes engines and routers, by kind."""
+        return [(kind, body) for (kind, _, _), body in self.api.objects.items() if kind in ENGINES]
 
     def condition(self, name: str) -> tuple[str, str, str]:
         found = next(c for c in self.status["conditions"] if c["type"] == name)
@@ -195,16 +203,40 @@ class Stage:
             "readyReplicas": sum(pod.ready for pod in live),
             "updatedReplicas": sum(pod.template == template for pod in live),
         }
+        self._report("Deployment", body, status)
+
+    def _group(self, body: Json) -> None:
+        """What the controller of LeaderWorkerSets does in one step: the groups of the highest numbers go."""
+        name, wanted = body["metadata"]["name"], body["spec"]["replicas"]
+        parts = body["spec"]["leaderWorkerTemplate"]
+        there = {pod.body["metadata"]["name"]: pod for pod in self.pods if pod.owner == name}
+        for number in range(wanted):
+            group = f"{name}-{number}"
+            if not any(named == group or named.startswith(f"{group}-") for named in there):
+                self._start(name, parts["leaderTemplate"], "", group)
+                for worker in range(1, parts["size"]):
+                    self._start(name, parts["workerTemplate"], "", f"{group}-{worker}")
+        for named, pod in there.items():
+            if int(named.removeprefix(f"{name}-").partition("-")[0]) >= wanted and not pod.leaving:
+                self._stop(pod)
+        leaders = [p for p in self.pods if p.owner == name and not p.leaving and not p.role.endswith("-worker")]
+        counts = {"replicas": len(leaders), "updatedReplicas": len(leaders)}
+        available = [{"type": "Available", "status": "True"}]
+        self._report(
+            "LeaderWorkerSet", body, {**counts, "readyReplicas": sum(p.ready for p in leaders), "conditions": available}
+        )
+
+    def _report(self, kind: str, body: Json, status: Json) -> None:
         metadata = {**body["metadata"], "creationTimestamp": body["metadata"].get("creationTimestamp") or self._now()}
-        changed = self.api.put("Deployment", {**body, "metadata": metadata, "status": status})
-        self.store.put_child(KEY, child_of(changed, "apps/v1", "Deployment"))
+        changed = self.api.put(kind, {**body, "metadata": metadata, "status": status})
+        self.store.put_child(KEY, child_of(changed, changed["apiVersion"], kind))
 
     def _now(self) -> str:
         return datetime.fromtimestamp(self.clock, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
-    def _start(self, owner: str, template: Json, digest: str) -> None:
-        name = f"{owner}-{next(self._numbers):04}"
-        metadata = {**template["metadata"], "name": name, "namespace": "prod", "uid": f"uid-{name}"}
+    def _start(self, owner: str, template: Json, digest: str, name: str = "") -> None:
+        name = name or f"{owner}-{next(self._numbers):04}"
+        metadata = {**template["metadata"], "name": name, "namespace": "prod", "uid": f"uid-{next(self._numbers)}"}
         router = template["metadata"]["labels"][f"{LABEL}/role"] == "router"
         body = {"metadata": metadata, "spec": template["spec"]}
         pod = Pod(body, owner, digest, loads=1 if router else self.loads)
@@ -222,7 +254,8 @@ class Stage:
                 pod.drains -= 1
                 if pod.drains < 0:
                     self.pods.remove(pod)
-                    self.store.remove_pod(KEY, pod.body["metadata"]["name"], pod.body["metadata"]["uid"])
+                    metadata, version = pod.body["metadata"], str(next(self._numbers))
+                    self.store.remove_pod(KEY, metadata["name"], metadata["uid"], version)
             elif pod.loads > 0 and pod.revision not in self.stuck:
                 pod.loads -= 1
                 self._tell(pod)

@@ -12,7 +12,7 @@ from kvserving_operator.api.status import KVServingStatus
 from kvserving_operator.control import status
 from kvserving_operator.control.conditions import TYPES, Condition, Facts, Transfer, conditions
 from kvserving_operator.control.failures import Problem
-from kvserving_operator.control.observe import Workload
+from kvserving_operator.control.workloads import Workload
 from kvserving_operator.reasons import Reason
 
 VERIFIED = Transfer("True", Reason.VERIFIED, "proved")

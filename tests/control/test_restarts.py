@@ -16,6 +16,7 @@ from kvserving_operator.control.observe import Key, Store
 from kvserving_operator.control.pods import PodState
 from kvserving_operator.control.restarts import Restarts
 from kvserving_operator.plan.engine import DEAD_GRACE_SECONDS
+from kvserving_operator.plan.workloads import ENGINES
 from kvserving_operator.reasons import Reason
 from kvserving_operator.verify.activity import Activity, Core
 from kvserving_operator.verify.legs import Endpoint, Failure
@@ -42,9 +43,10 @@ class Stage:
         self.store = Store(lambda _: None)
         self.store.put_serving(self.serving)
         self.deployments = {}
-        for child in children(self.serving, only="Deployment").values():
-            self.store.put_child(KEY, child)
-            self.deployments[child.role] = child
+        for child in children(self.serving).values():
+            if child.kind in ENGINES:
+                self.store.put_child(KEY, child)
+                self.deployments[child.role] = child
         recorder = Recorder(self.api, "me", lambda _: None)  # type: ignore[arg-type]
         self.restarts = Restarts(
             self.api,  # type: ignore[arg-type]
@@ -181,7 +183,7 @@ def test_trouble_stays_until_the_role_serves_again() -> None:
         stage = Stage().pair()
         stage.shows["d"] = STUCK
         await stage.look(7)
-        stage.store.remove_pod(KEY, "d", "uid-d")
+        stage.store.remove_pod(KEY, "d", "uid-d", "999")
         stage.add("d2", "decode", ready=False)
         await stage.look(10)
         assert stage.trouble is not None
@@ -224,7 +226,7 @@ def test_one_pod_at_a_time() -> None:
         stage.shows |= {"p": STUCK, "d": STUCK}
         await stage.look(7)
         assert stage.deleted == ["d"]
-        stage.store.remove_pod(KEY, "d", "uid-d")
+        stage.store.remove_pod(KEY, "d", "uid-d", "999")
         stage.add("d2", "decode", ready=False)
         await stage.look(20)
         assert stage.deleted == ["d"]
@@ -288,6 +290,20 @@ def test_trouble_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) -> 
     assert len(caplog.records) == 1
 
 
+def test_the_leader_of_an_engine_of_several_nodes_is_replaced_and_its_group_with_it() -> None:
+    async def work() -> None:
+        stage = Stage({"decode": {"nodes": 2, "parallelism": {"tensor": 2}}})
+        groups = stage.deployments["decode"]
+        assert groups.kind == "LeaderWorkerSet"
+        stage.add("p", "prefill")
+        stage.add(f"{groups.name}-0", "decode", owner=f"StatefulSet/{groups.name}")
+        stage.shows[f"{groups.name}-0"] = STUCK
+        await stage.look(10)
+        assert stage.deleted == [f"{groups.name}-0"]
+
+    run(work)
+
+
 @pytest.mark.parametrize("owner", ["StatefulSet/qwen", "ReplicaSet/other-abc"])
 def test_a_pod_that_only_carries_our_label_is_not_deleted(owner: str) -> None:
     async def work() -> None:
@@ -298,7 +314,7 @@ def test_a_pod_that_only_carries_our_label_is_not_deleted(owner: str) -> None:
         await stage.look(10)
         assert stage.deleted == []
         assert stage.trouble is not None
-        assert "no Deployment of this object would make another" in stage.trouble[1]
+        assert "no workload of this object would make another" in stage.trouble[1]
 
     run(work)
 

@@ -29,7 +29,7 @@ _MORE: tuple[dict[str, Any], ...] = (
     {"decode": {"replicas": 1}, "router": {"type": "smg"}},
     pair(engine={"kv": {"hybrid": "disabled"}}),
     pair(
-        prefill={"parallelism": {"pipeline": 2, "data": 2, "expert": True}},
+        prefill={"parallelism": {"data": 2, "expert": True}},
         cache={"l1": {"size": "8Gi", "owner": "worker"}},
     ),
     pair(cache={"l2": {"type": "s3", "url": "s3://bucket/path", "region": "eu", "tenant": "a", "secretRef": "s"}}),

@@ -358,3 +358,24 @@ def test_what_may_not_be_read_is_not_judged() -> None:
 def test_a_condition_that_passes_is_no_error() -> None:
     told = found(with_condition(FACTS, "PrefillReady", "False", "LoadingModel", "engines load the model"))
     assert told["condition-PrefillReady"].severity is INFO
+
+
+SPANNING = edited(edited(SPEC, "decode.nodes", 2), "decode.parallelism.tensor", 2)
+
+
+def test_what_leader_worker_set_adds_to_its_pods_is_no_finding() -> None:
+    facts = healthy(SPANNING)
+
+    def joined(p: Any) -> None:
+        env(p, "LWS_LEADER_ADDRESS", "qwen-decode-0.qwen-decode.prod")
+        env(p, "LWS_WORKER_INDEX", "0")
+
+    assert found(with_pod(facts, "decode", joined)) == found(facts)
+    assert "pod-env-added" in found(with_pod(facts, "prefill", joined))
+
+
+def test_the_pods_of_an_engine_each_take_their_devices() -> None:
+    facts = healthy(SPANNING)
+    assert "too-few-devices" not in found(spoiled(facts, nodes=(node("a", **{"nvidia.com/gpu": "3"}),)))
+    told = found(spoiled(facts, nodes=(node("a", **{"nvidia.com/gpu": "2"}),)))["too-few-devices"]
+    assert "ask for 3" in told.what

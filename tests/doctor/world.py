@@ -18,6 +18,7 @@ from kvserving_operator.doctor.checks.live import wanted_secrets
 from kvserving_operator.doctor.facts import Engine, Keys, Live, ObjectFacts, Series
 from kvserving_operator.doctor.findings import Finding
 from kvserving_operator.plan.types import CLUSTER, Observed
+from kvserving_operator.plan.workloads import pod_template
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SPEC: dict[str, Any] = {
@@ -62,7 +63,7 @@ def healthy(spec: Mapping[str, Any] | None = None) -> ObjectFacts:
     assert reading.serving is not None, reading.faults
     plan = reading.plan
     children = [copy.deepcopy(_settled(live(dict(manifest), serving))) for manifest in plan.objects]
-    pods = [_pod(child, f"{child['metadata']['name']}-a") for child in children if "template" in child.get("spec", {})]
+    pods = [_pod(child, f"{child['metadata']['name']}-a") for child in children if pod_template(child)]
     conditions = [
         {"type": kind, "status": "True", "reason": "Ready", "message": "fine"} for kind in (*_CONDITIONS, "Ready")
     ]
@@ -120,7 +121,7 @@ CLASS = {"metadata": {"name": "fast", "annotations": {"storageclass.kubernetes.i
 
 
 def _settled(child: dict[str, Any]) -> dict[str, Any]:
-    if "template" in child.get("spec", {}):
+    if pod_template(child):
         count = child["spec"].get("replicas", 1)
         child["status"] = {
             "observedGeneration": 1,
@@ -132,7 +133,7 @@ def _settled(child: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pod(child: Mapping[str, Any], name: str) -> dict[str, Any]:
-    template = copy.deepcopy(child["spec"]["template"])
+    template: dict[str, Any] = copy.deepcopy(dict(pod_template(child)))
     for container in template["spec"]["containers"]:
         for entry in container.get("env") or ():
             if "fieldRef" in (entry.get("valueFrom") or {}):

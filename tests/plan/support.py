@@ -15,7 +15,7 @@ from tests.specs import SPECS
 from kvserving_operator.api.rules import violations
 from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.engines import arguments
-from kvserving_operator.plan import CLUSTER, Observed, Plan, Site, check, plan
+from kvserving_operator.plan import CLUSTER, Observed, Plan, Site, check, plan, workloads
 
 LOCAL = Site("local")
 DATA = Path(__file__).parent / "data"
@@ -59,12 +59,12 @@ def edited(value: Mapping[str, Any], path: str, new: Any) -> dict[str, Any]:
 
 
 class Engine:
-    """One role's pod."""
+    """One role's pod: of the leader, where an engine has several."""
 
-    def __init__(self, deployment: Mapping[str, Any]) -> None:
-        self.deployment = deployment
-        self.name: str = deployment["metadata"]["name"]
-        self.template: Mapping[str, Any] = deployment["spec"]["template"]
+    def __init__(self, workload: Mapping[str, Any], template: Mapping[str, Any] | None = None) -> None:
+        self.deployment = workload
+        self.name: str = workload["metadata"]["name"]
+        self.template = workloads.pod_template(workload) if template is None else template
         self.pod: Mapping[str, Any] = self.template["spec"]
         (self.container,) = (c for c in self.pod["containers"] if c["name"] in ("engine", "router"))
         self.args: list[str] = self.container["args"]
@@ -125,8 +125,17 @@ class Rendered:
         return found
 
     def role(self, role: str) -> Engine:
-        (found,) = (o for o in self.all("Deployment") if o["metadata"]["labels"]["kvserving.dev/role"] == role)
+        (found,) = (o for o in self.makers() if o["metadata"]["labels"]["kvserving.dev/role"] == role)
         return Engine(found)
+
+    def makers(self) -> list[Mapping[str, Any]]:
+        """What makes engines and routers."""
+        return [o for kind in workloads.ENGINES for o in self.all(kind)]
+
+    def worker(self, role: str) -> Engine:
+        """A further pod of an engine that spans nodes."""
+        leader = self.role(role)
+        return Engine(leader.deployment, leader.deployment["spec"]["leaderWorkerTemplate"]["workerTemplate"])
 
     @property
     def prefill(self) -> Engine:
@@ -143,16 +152,16 @@ class Rendered:
     @property
     def engines(self) -> list[Engine]:
         return [
-            Engine(o)
-            for o in self.all("Deployment")
-            if o["metadata"]["labels"]["kvserving.dev/role"] in ("prefill", "decode")
+            Engine(o) for o in self.makers() if o["metadata"]["labels"]["kvserving.dev/role"] in ("prefill", "decode")
         ]
 
     def pods(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Every pod template: name of its workload and pod spec."""
         for o in self.plan.objects:
-            if o["kind"] in ("Deployment", "StatefulSet"):
-                yield o["metadata"]["name"], o["spec"]["template"]["spec"]
+            if o["kind"] in workloads.KINDS:
+                yield o["metadata"]["name"], workloads.pod_template(o)["spec"]
+            if o["kind"] == "LeaderWorkerSet":
+                yield f"{o['metadata']['name']} worker", o["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]
 
 
 def render(spec: Mapping[str, Any], *, name: str = "qwen", site: Site = CLUSTER, **observed: Any) -> Rendered:

@@ -18,7 +18,7 @@ KNOWN = {
     for path in DATA.glob("vllm-*-flags.txt")
 }
 ALL: dict[str, dict[str, Any]] = {
-    "prefill": {"parallelism": {"tensor": 2, "pipeline": 2, "data": 2, "expert": True}},
+    "prefill": {"parallelism": {"tensor": 2, "data": 2, "expert": True}},
     "model": {"uri": "s3://models/a", "revision": "r"},
     "engine": {"device": "cpu", "kv": {"blockSize": 16, "dtype": "fp8", "hybrid": "disabled"}},
 }
@@ -43,6 +43,15 @@ def test_every_flag_that_can_be_rendered_exists(version: str, hybrid: str) -> No
     spec["engine"] = {**ALL["engine"], "kv": {"hybrid": hybrid, "blockSize": 16}}
     for engine in render(spec, site=LOCAL).engines:
         assert {flag.name for flag in arguments.parse(engine.args)} - KNOWN[version] == set()
+
+
+@pytest.mark.parametrize("version", sorted(KNOWN))
+def test_every_flag_of_an_engine_of_several_nodes_exists(version: str) -> None:
+    made = render({"decode": {"nodes": 2, "parallelism": {"tensor": 2, "pipeline": 2}}})
+    for engine in (made.decode, made.worker("decode")):
+        names = {flag.name for flag in arguments.parse(engine.args)}
+        assert names - KNOWN[version] == set()
+        assert {"--nnodes", "--node-rank", "--master-addr", "--pipeline-parallel-size"} <= names
 
 
 @pytest.mark.parametrize("number", [path.stem[:2] for path in specs.accepted()])

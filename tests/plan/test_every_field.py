@@ -18,8 +18,7 @@ ELSEWHERE = {
     "model.facts.maxLength": "reported; the probe's prompt is cut to it",
     "model.facts.kind": "checks of hybrid memory and of recompute",
     "model.facts.kvHeads": "check of replicated heads",
-    "prefill.nodes": "refused above 1",
-    "decode.nodes": "refused above 1",
+    "prefill.parallelism.pipeline": "refused above 1: beside it decode fetches by NIXL",
     "ratio.min": "check of fixed replicas; the operator bounds scaled ones",
     "ratio.max": "check of fixed replicas; the operator bounds scaled ones",
     "transfer.verify.interval": "the operator's own clock",
@@ -119,7 +118,14 @@ for _role in ("prefill", "decode"):
             8,
             {f"{_role}.resources": {"limits": {"memory": "512Gi"}}, "decode.parallelism.data": 1},
         ),
-        f"{_role}.parallelism.pipeline": (2, {f"{_role}.resources": {"limits": {"memory": "512Gi"}}}),
+        f"{_role}.nodes": (
+            2,
+            {
+                f"{_role}.resources": {"limits": {"memory": "512Gi"}},
+                "cache.l1.policy": "lru",
+                "cache.connectors": [],
+            },
+        ),
         f"{_role}.parallelism.data": (2, {f"{_role}.resources": {"limits": {"memory": "512Gi"}}}),
         f"{_role}.parallelism.expert": (True, {}),
         f"{_role}.resources.limits": ({"nvidia.com/gpu": 4, "memory": "600Gi"}, {}),
@@ -130,6 +136,10 @@ for _role in ("prefill", "decode"):
         f"{_role}.startupTimeout": ("50m", {}),
         f"{_role}.drainTimeout": ("7m", {}),
     }
+CHANGES["decode.parallelism.pipeline"] = (
+    2,
+    {"prefill": None, "ratio": None, "transfer": {}, "cache": {}, "decode.resources": {"limits": {"memory": "512Gi"}}},
+)
 
 
 def planned(raw: dict[str, Any]) -> Any:

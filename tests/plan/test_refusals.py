@@ -31,7 +31,7 @@ def test_all_faults_are_reported_at_once() -> None:
     spec = pair(cache={"l1": {"size": "64Gi"}}, router={"type": "smg"}, kvcached={"enabled": True})
     spec["engine"] = {"version": "0.33.0", "args": ["--host=0.0.0.0"]}
     spec["model"] = {"uri": "gs://x/y", "loras": [{"name": "a", "uri": "hf://o/a"}]}
-    spec["prefill"]["nodes"] = 2
+    spec["prefill"] |= {"nodes": 2, "parallelism": {"tensor": 2}}
     report = faults(spec)
     for path in (
         "spec.kvcached.enabled",
@@ -44,7 +44,22 @@ def test_all_faults_are_reported_at_once() -> None:
 
 
 OTHERS = [
-    ({"prefill": {"nodes": 2}}, ["spec.prefill.nodes", "not supported by this release"]),
+    (
+        {
+            "prefill": {"nodes": 2, "parallelism": {"tensor": 2}},
+            "kvcached": {"enabled": True},
+            "engine": {"version": "0.30.0"},
+        },
+        ["spec.prefill.nodes", "2: kvcached", "set it to 1"],
+    ),
+    (
+        {"decode": {"parallelism": {"pipeline": 2}}},
+        ["spec.decode.parallelism.pipeline", "2: NixlConnector", "leave out spec.prefill"],
+    ),
+    (
+        {"prefill": {"nodes": 2, "parallelism": {"tensor": 8}, "resources": {"limits": {"nvidia.com/gpu": 8}}}},
+        ["spec.prefill.resources.limits", "8 differs", "needs 4 in each of 2 pods"],
+    ),
     ({"engine": {"version": "0.23.0"}}, ["spec.engine.version", "0.23.0", "0.24.0"]),
     ({"engine": {"device": "cpu"}, "kvcached": {"enabled": True}}, ["spec.kvcached.enabled", "cpu"]),
     ({"model": {"uri": "gs://bucket/model"}}, ["spec.model.uri", "gs://bucket/model", "hf://owner/name"]),

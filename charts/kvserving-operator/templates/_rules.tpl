@@ -115,6 +115,17 @@
   verbs:
   - update
 - apiGroups:
+  - leaderworkerset.x-k8s.io
+  resources:
+  - leaderworkersets
+  verbs:
+  - create
+  - delete
+  - get
+  - list
+  - patch
+  - watch
+- apiGroups:
   - monitoring.coreos.com
   resources:
   - podmonitors

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -86,7 +86,7 @@ def build_profile(spec: KVServingSpec, build: EngineBuild, facts: ModelFacts) ->
         state_layout="DS" if spec.prefill is not None else None,
         kvcached=spec.kvcached.enabled,
         transfer="pull" if spec.prefill is not None else "none",
-        settings=tuple(sorted((*match_settings(spec), *state_settings(spec, facts)))),
+        settings=tuple(sorted((*match_settings(spec), *state_settings(spec, facts), *_nodes(spec)))),
     )
 
 
@@ -101,6 +101,13 @@ def state_settings(spec: KVServingSpec, facts: ModelFacts) -> tuple[tuple[str, s
     wanted = {PREFIX_CACHING: PREFIX_CACHING, STATE_MODE: "align"}
     given = {arguments.stands_for(arguments.positive(f.name), wanted) for f in arguments.parse(spec.engine.args)}
     return tuple(setting for setting in wanted.items() if setting[0] not in given)
+
+
+def _nodes(spec: KVServingSpec) -> Iterator[tuple[str, str]]:
+    """Engines that span nodes are made by another kind of object, so such a change takes another set, too."""
+    for role, section in (("prefill", spec.prefill), ("decode", spec.decode)):
+        if section is not None and section.nodes > 1:
+            yield f"{role}.nodes", str(section.nodes)
 
 
 def match_settings(spec: KVServingSpec) -> tuple[tuple[str, str], ...]:

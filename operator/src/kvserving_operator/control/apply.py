@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..api.v1alpha1 import API_VERSION
+from ..plan import labels, multinode, workloads
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
 from . import children, scaling
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 Identity = tuple[str, str]
 _WAIT_SECONDS = 1.0
 _BUDGET_SECONDS = 20.0
-_WORKLOADS = ("Deployment", "StatefulSet")
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Applier:
         """
         until = self._now() + _BUDGET_SECONDS
         # Pods are refused while their service account is missing, and the next attempt comes late.
-        for manifest in sorted(plan.objects, key=lambda manifest: manifest["kind"] in _WORKLOADS):
+        for manifest in sorted(plan.objects, key=lambda manifest: manifest["kind"] in workloads.KINDS):
             kind = (str(manifest["apiVersion"]), str(manifest["kind"]))
             identity = (kind[1], str(manifest["metadata"]["name"]))
             if (lacking := self._lacking(manifest)) is not None:
@@ -99,6 +99,12 @@ class Applier:
             if (api_version, kind) in self.absent:
                 if api_version == API_VERSION:
                     return f"the cluster has no kind {kind}: apply the CRDs of this release (kubectl apply -f crds/)"
+                if kind == multinode.KIND:
+                    role = manifest["metadata"]["labels"][labels.ROLE]
+                    return (
+                        f"the cluster has no kind {kind} ({api_version}), of which engines on several nodes are made: "
+                        f"install LeaderWorkerSet, or set spec.{role}.nodes to 1"
+                    )
                 return f"the cluster has no kind {kind} ({api_version}): install its CRD, or remove what asks for it"
         return None
 
@@ -127,7 +133,7 @@ class Applier:
                     outcome.problems[child.identity] = problem(failure)
 
     async def adjust(self, view: View, adjustments: Iterable[Adjustment], outcome: Outcome) -> None:
-        """Tell Deployments of other revisions their numbers and traffic; note writes and problems in ``outcome``.
+        """Tell workloads of other revisions their numbers and traffic; note writes and problems in ``outcome``.
 
         They are not applied again: their pods were made from another spec.
         """
@@ -138,7 +144,7 @@ class Applier:
                 body = await self._kube.adjust(resource, child.namespace, child.name, adjusting(adjustment))
                 outcome.writes += 1
                 self._store.put_child(view.serving.key, child_of(body, child.api_version, child.kind))
-                log.info("%s: %d pods", child, adjustment.replicas)
+                log.info("%s: %d replicas", child, adjustment.replicas)
             except ApiFailure as failure:
                 if failure.missing or failure.status == 409:
                     # Gone, or another one of its name.

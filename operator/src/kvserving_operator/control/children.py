@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 from ..api.v1alpha1 import API_VERSION, KIND
-from ..plan import history, labels
+from ..plan import history, labels, workloads
 from ..plan.types import Manifest, Plan
 from . import drift
 from .observe import Child, Serving, View
@@ -64,7 +64,7 @@ def wanted(serving: Serving, manifest: Manifest, live: Child | None) -> Wanted:
     body: dict[str, Any] = dict(manifest)
     if live is not None and live.replicas is not None and drift.owns(live.fields, "spec", "replicas"):
         spec = body.get("spec")
-        if isinstance(spec, Mapping) and "replicas" not in spec and "template" in spec:
+        if isinstance(spec, Mapping) and "replicas" not in spec and manifest["kind"] in workloads.KINDS:
             body["spec"] = {**spec, "replicas": live.replicas}
     metadata = dict(body["metadata"])
     metadata["ownerReferences"] = [owner_reference(serving)]
@@ -137,5 +137,6 @@ def _unplanned(view: View, plan: Plan) -> Iterator[Child]:
 
 def _last_first(child: Child) -> tuple[int, str, str]:
     # What others depend on goes last: routers and engines before policies, accounts and claims.
-    order = {"HorizontalPodAutoscaler": 0, "ScaledObject": 0, "KVServingRole": 1, "Deployment": 2, "StatefulSet": 3}
+    order = {"HorizontalPodAutoscaler": 0, "ScaledObject": 0, "KVServingRole": 1}
+    order |= {"Deployment": 2, "LeaderWorkerSet": 2, "StatefulSet": 3}
     return order.get(child.kind, 4), child.kind, child.name

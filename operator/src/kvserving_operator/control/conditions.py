@@ -7,7 +7,7 @@ Leaves tell of one concern each; ``Ready`` is true when all leaves are. ``Reconc
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from ..plan import labels
 from ..plan.rollout_types import ROLES, Phase
 from ..plan.scaling import Numbers
 from ..plan.types import Manifest, Plan
+from ..plan.workloads import ENGINES
 from ..reasons import Reason
 from . import scaling
 from .failures import Problem
@@ -31,7 +32,7 @@ TYPES: Mapping[str, str] = {
     "Ready": "All leaf conditions are true at this generation: a request was served with transferred KV.",
     "Available": "A request can be served now, by this or the previous revision.",
     "Progressing": "The operator or the cluster is still working towards the spec.",
-    "Degraded": "Something needs attention: a child cannot be made, pods fail, or decodes recompute KV.",
+    "Degraded": "Something needs attention: a child cannot be made, pods fail or hang, or decodes recompute KV.",
     "ConfigValid": "The spec can be planned.",
     "PrefillReady": "All prefill engines are ready. Absent in aggregated mode.",
     "DecodeReady": "All decode engines are ready.",
@@ -145,10 +146,10 @@ def conditions(facts: Facts) -> tuple[Condition, ...]:
     return tuple(found[name] for name in TYPES if name in found)
 
 
-def workload(facts: Facts, role: str, kind: str = "Deployment") -> Child | None:
+def workload(facts: Facts, role: str, kinds: Sequence[str] = ENGINES) -> Child | None:
     """Return the owned workload of a role in the revision that ``facts`` are about; stores have none."""
     for child in facts.view.owned():
-        if child.kind == kind and child.role == role and child.revision in ("", facts.revision):
+        if child.kind in kinds and child.role == role and child.revision in ("", facts.revision):
             return child
     return None
 
@@ -197,14 +198,13 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     def not_ready(reason: Reason, message: str) -> Condition:
         return Condition(name, "False", reason, message)
 
-    child = workload(facts, role)
-    blocked = _problem_of(facts, role)
+    child, blocked = workload(facts, role), _problem_of(facts, role)
     if facts.suspended:
         return not_ready(Reason.SUSPENDED, "spec.suspend stops all engines and routers")
     if blocked is not None:
         return not_ready(blocked.reason, blocked.message)
     if child is None or child.workload is None:
-        return not_ready(Reason.STARTING, f"the {role} Deployment is being created")
+        return not_ready(Reason.STARTING, f"what makes the {role} pods is being created")
     state = child.workload
     wanted = facts.wanted(role, state.replicas)
     summary = f"{state.ready} of {wanted} {role} pods are ready"
@@ -222,7 +222,8 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
         summary = f"{summary}, {former} of them of a former template" if state.ready else summary
     if state.replicas < wanted and state.ready >= state.replicas and facts.rollout is not None:
         return not_ready(facts.rollout.reason, f"{summary}: {facts.rollout.message}")
-    reason, detail = _why(child, [pod for pod in facts.view.pods if pod.role == role and not pod.deleting], facts)
+    members = (role, labels.worker(role))
+    reason, detail = _why(child, [pod for pod in facts.view.pods if pod.role in members and not pod.deleting], facts)
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
 
@@ -231,13 +232,17 @@ def _problem_of(facts: Facts, role: str) -> Problem | None:
     for manifest in facts.plan.objects if facts.plan is not None else ():
         if manifest["metadata"]["labels"].get(labels.ROLE) == role and manifest["kind"] not in scaling.KINDS:
             found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
-            if found is not None and not _optional(found):
+            if found is not None and not _optional(str(manifest["kind"]), found):
                 return found
     return None
 
 
-def _optional(found: Problem) -> bool:
+def _optional(kind: str, found: Problem) -> bool:
     """Whether it is only a kind that clusters may lack; a kind that is always there is missed for a moment alone."""
+    return _absent(found) and kind not in ENGINES
+
+
+def _absent(found: Problem) -> bool:
     return found.reason is Reason.KIND_MISSING and not found.again
 
 
@@ -260,9 +265,7 @@ def _why(child: Child, pods: Iterable[PodState], facts: Facts) -> tuple[Reason, 
     progress = child.workload.condition("Progressing")
     if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
         return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
-    if child.role == "router":
-        return Reason.STARTING, ""
-    return Reason.LOADING_MODEL, "engines load the model"
+    return (Reason.STARTING, "") if child.role == "router" else (Reason.LOADING_MODEL, "engines load the model")
 
 
 # Each attempt has another name.
@@ -278,7 +281,7 @@ def _storage(facts: Facts) -> Condition:
     for (kind, name), found in sorted(facts.problems.items()):
         if kind == "PersistentVolumeClaim":
             return Condition("StorageReady", "False", found.reason, f"{kind} {name}: {found.message}")
-    store = workload(facts, "store", "StatefulSet")
+    store = workload(facts, "store", ("StatefulSet",))
     planned = facts.plan is not None and any(m["kind"] == "StatefulSet" for m in facts.plan.objects)
     if store is None and not planned:
         return Condition("StorageReady", "True", Reason.NOTHING_TO_DO, "the operator deploys no store for this object")
@@ -293,9 +296,8 @@ def _storage(facts: Facts) -> Condition:
         return Condition("StorageReady", "True", Reason.READY, summary)
     failing = next((pod for pod in facts.view.pods if pod.role == "store" and pod.failing), None)
     if failing is not None:
-        return Condition(
-            "StorageReady", "False", Reason.POD_FAILING, f"{summary}: pod {failing.name}: {failing.failing}"
-        )
+        detail = f"{summary}: pod {failing.name}: {failing.failing}"
+        return Condition("StorageReady", "False", Reason.POD_FAILING, detail)
     return Condition("StorageReady", "False", Reason.STARTING, summary)
 
 
@@ -313,7 +315,7 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
             return Condition("Ready", "False", leaf.reason, f"{leaf.type}: {leaf.message}")
     for (kind, name), found in sorted(facts.problems.items()):
         # What runs may be ready, but it is not yet what this generation asks for.
-        if not _optional(found):
+        if not _optional(kind, found):
             return Condition("Ready", "False", found.reason, f"{kind} {name}: {found.message}")
     proved = " and the transfer is verified" if any(leaf.type == "TransferVerified" for leaf in leaves) else ""
     return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")
@@ -321,10 +323,9 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
 
 def router_service(facts: Facts) -> Manifest | None:
     """The manifest of the Service that clients ask; ``None`` without one."""
-    for manifest in facts.plan.objects if facts.plan is not None else ():
-        if manifest["kind"] == "Service" and manifest["metadata"]["labels"].get(labels.ROLE) == "router":
-            return manifest
-    return None
+    objects = facts.plan.objects if facts.plan is not None else ()
+    services = (manifest for manifest in objects if manifest["kind"] == "Service")
+    return next((m for m in services if m["metadata"]["labels"].get(labels.ROLE) == "router"), None)
 
 
 def foreign_service(facts: Facts) -> Problem | None:
@@ -382,7 +383,7 @@ def _stalled(leaves: list[Condition], facts: Facts) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Stalled", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
-        if found.reason in _STUCK:
+        if found.reason in _STUCK or (_absent(found) and kind in ENGINES):
             return Condition("Stalled", "True", found.reason, f"{kind} {name}: {found.message}")
     for leaf in leaves:
         if not leaf.holds and leaf.reason in _STUCK:

@@ -17,8 +17,8 @@ from .drift import Fields
 from .owners import Owner, controller_of
 from .pods import PodState
 from .scalers import Failing, Scale, failing_of, scale_of
+from .workloads import Workload, workload_of
 
-_WORKLOADS = ("Deployment", "StatefulSet")
 _MOST_GONE = 8192
 
 
@@ -43,30 +43,6 @@ class Serving:
     deleting: bool
     spec: Mapping[str, Any] = field(repr=False)
     status: Mapping[str, Any] = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """Numbers and conditions of a Deployment or StatefulSet; ``current`` when they are of its present spec."""
-
-    replicas: int
-    ready: int
-    updated: int
-    current: bool
-    engine: tuple[str, str] | None
-    """vLLM version and image as the operator noted them; ``None`` where someone else did, or nobody."""
-    model: str
-    """Name by which its engines serve the model; empty where it was not noted."""
-    traffic: bool
-    """Whether its pods are routers behind the Service."""
-    total: int
-    """Pods of every template that was rolled out, old ones included."""
-    conditions: tuple[tuple[str, str, str, str], ...]
-    """(type, status, reason, message)"""
-
-    def condition(self, kind: str) -> tuple[str, str, str] | None:
-        """Return (status, reason, message) of one condition."""
-        return next((rest for found, *rest in self.conditions if found == kind), None)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,39 +138,9 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         scale=scale_of(body, kind),
         failing=failing_of(body, kind),
         replicas=replicas if isinstance(replicas, int) else None,
-        workload=_workload(body, fields) if kind in _WORKLOADS else None,
+        workload=workload_of(body, kind, fields),
         created=metadata.get("creationTimestamp") or "",
     )
-
-
-def _engine(metadata: Mapping[str, Any], fields: Fields) -> tuple[str, str] | None:
-    marks, names = metadata.get("annotations") or {}, (labels.ENGINE_VERSION, labels.ENGINE_IMAGE)
-    if not all(name in marks and drift.owns(fields, "metadata", "annotations", name) for name in names):
-        return None
-    return marks[labels.ENGINE_VERSION], marks[labels.ENGINE_IMAGE]
-
-
-def _workload(body: Mapping[str, Any], fields: Fields) -> Workload:
-    spec, status = body.get("spec") or {}, body.get("status") or {}
-    wanted = spec.get("replicas")
-    return Workload(
-        replicas=1 if wanted is None else wanted,
-        ready=status.get("readyReplicas") or 0,
-        updated=status.get("updatedReplicas") or 0,
-        current=(status.get("observedGeneration") or 0) >= (body["metadata"].get("generation") or 0),
-        engine=_engine(body["metadata"], fields),
-        model=(body["metadata"].get("annotations") or {}).get(labels.SERVED_MODEL, ""),
-        traffic=_pod_labels(spec).get(labels.TRAFFIC) == labels.ON,
-        total=status.get("replicas") or 0,
-        conditions=tuple(
-            (c.get("type", ""), c.get("status", ""), c.get("reason", ""), c.get("message", ""))
-            for c in status.get("conditions") or ()
-        ),
-    )
-
-
-def _pod_labels(spec: Mapping[str, Any]) -> Mapping[str, str]:
-    return ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
 
 
 def newer(version: str, than: str) -> bool:
@@ -263,7 +209,7 @@ class Store:
         if home is None or home == key:
             return
         if kind == "Pod":
-            self.remove_pod(home, name, uid)
+            self.doubt_pod(home, name, uid)
         else:
             self.doubt_child(home, kind, name, uid)
 
@@ -293,6 +239,8 @@ class Store:
 
     def put_pod(self, key: Key, pod: PodState) -> None:
         """Take note of a pod of ``key``, unless a newer state of it is known."""
+        if self._is_gone(pod.uid, pod.version):
+            return
         self.leave("Pod", pod.name, pod.uid, key)
         self._homes[pod.uid] = key
         pods = self._pods.setdefault(key, {})
@@ -302,8 +250,13 @@ class Store:
             if known is None or known.without_version() != pod.without_version():
                 self._changed(key)
 
-    def remove_pod(self, key: Key, name: str, uid: str) -> None:
-        """Forget a pod of this ``uid``."""
+    def remove_pod(self, key: Key, name: str, uid: str, version: str) -> None:
+        """Forget a pod of this ``uid``, and every state of it that is not newer than ``version``."""
+        self._bury(uid, version)
+        self.doubt_pod(key, name, uid)
+
+    def doubt_pod(self, key: Key, name: str, uid: str) -> None:
+        """Forget a pod of this ``uid`` until it is seen again."""
         pods = self._pods.get(key, {})
         if name in pods and pods[name].uid == uid:
             self._homes.pop(uid, None)
@@ -327,7 +280,7 @@ class Store:
             if kind == "KVServing":
                 self.remove_serving(key, uid, version)
             elif kind == "Pod":
-                self.remove_pod(key, name, uid)
+                self.remove_pod(key, name, uid, version)
             else:
                 self.remove_child(key, kind, name, uid, version)
         return len(gone)
@@ -357,7 +310,7 @@ class Store:
         ]
 
     def _bury(self, uid: str, version: str) -> None:
-        # The answer to a write of ours can arrive after the watch told that the object is gone.
+        # The answer to a write of ours, and a list, can arrive after the watch told that the object is gone.
         self._gone[uid] = version
         if len(self._gone) > _MOST_GONE:
             self._gone.popitem(last=False)

@@ -75,6 +75,10 @@ LEASES = Resource(
 
 ROLE = _child(GROUP, VERSION, serving_role.KIND, serving_role.PLURAL, "the number of engines that scalers ask for")
 
+GROUPS = _child(
+    "leaderworkerset.x-k8s.io", "v1", "LeaderWorkerSet", "leaderworkersets", "engines on several nodes", optional=True
+)
+
 CHILDREN: tuple[Resource, ...] = (
     _child("", "v1", "ConfigMap", "configmaps", "the router's launcher, store settings"),
     _child("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", "model and filesystem caches"),
@@ -89,6 +93,7 @@ CHILDREN: tuple[Resource, ...] = (
     _child("monitoring.coreos.com", "v1", "PodMonitor", "podmonitors", "monitoring", optional=True),
     _child("keda.sh", "v1alpha1", "ScaledObject", "scaledobjects", "scaling by KEDA", optional=True),
     _child("gateway.networking.k8s.io", "v1", "HTTPRoute", "httproutes", "a route to the router", optional=True),
+    GROUPS,
     ROLE,
 )
 """Kinds of children that are watched."""

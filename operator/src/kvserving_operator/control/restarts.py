@@ -202,8 +202,8 @@ class Restarts:
             body = await self._kube.get(PODS, key.namespace, pod.name)
             if body is None or not _is_still(body, pod):
                 return None
-            if not _of_deployment(body, pod.role, view):
-                return "it is not replaced: no Deployment of this object would make another"
+            if not _is_made_anew(body, pod.role, view):
+                return "it is not replaced: no workload of this object would make another"
             grace, version = _GRACE.get(reason), body["metadata"]["resourceVersion"]
             await self._kube.delete(PODS, key.namespace, pod.name, uid=pod.uid, version=version, grace=grace)
         except ApiFailure as failure:
@@ -258,15 +258,16 @@ def _is_still(body: Json, pod: PodState) -> bool:
     return metadata["uid"] == pod.uid and "deletionTimestamp" not in metadata and restarts == pod.restarts
 
 
-def _of_deployment(body: Mapping[str, Any], role: str, view: View) -> bool:
-    """Whether a pod belongs to a Deployment of this object, by its ReplicaSet: a label alone anyone may set."""
+def _is_made_anew(body: Mapping[str, Any], role: str, view: View) -> bool:
+    """Whether a workload of this object has made a pod, by the pod's controller: a label alone anyone may set.
+
+    That is the ReplicaSet of a Deployment, or the StatefulSet of the leaders of a LeaderWorkerSet.
+    """
     owner = controller_of(body["metadata"])
     template = (body["metadata"].get("labels") or {}).get("pod-template-hash", "")
-    return (
-        owner is not None
-        and owner.kind == "ReplicaSet"
-        and any(
-            child.kind == "Deployment" and child.role == role and owner.name == f"{child.name}-{template}"
-            for child in view.owned()
-        )
+    makers = {"Deployment": ("ReplicaSet", f"-{template}"), "LeaderWorkerSet": ("StatefulSet", "")}
+    return owner is not None and any(
+        child.role == role and (owner.kind, owner.name) == (kind, child.name + ending)
+        for child in view.owned()
+        for kind, ending in (makers.get(child.kind, ("", "")),)
     )

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..api.v1alpha1 import KVServing, RoleName
-from ..plan import labels
+from ..plan import labels, multinode
 from ..plan.rollout import next_step, progress
 from ..plan.rollout_types import (
     ROLES,
@@ -31,6 +31,7 @@ from ..plan.rollout_types import (
     Wanted,
 )
 from ..plan.types import Manifest, Plan
+from ..plan.workloads import ENGINES
 from ..reasons import Reason
 from . import sets
 from .observe import Child, View
@@ -50,7 +51,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What a Deployment of another revision is told: its number of pods, and whether they are behind the Service."""
+    """What a workload of another revision is told: its replicas, and whether its pods are behind the Service."""
 
     child: Child
     replicas: int
@@ -152,7 +153,7 @@ class Rollouts:
             now=moment,
             progressed_at=min(memory.progressed_at, moment),
         )
-        settings = _settings(serving)
+        settings = _settings(serving, view)
         step = next_step(observed, wanted, settings)
         for failed in (d for d in step.decisions if isinstance(d, Fail)):
             memory.failure = Failure(failed.revision, view.serving.generation, failed.message)
@@ -171,7 +172,7 @@ def shape(plan: Plan, rollout: Rollout) -> Plan:
 
 def asked(serving: KVServing, plan: Plan, engines: Mapping[RoleName, int]) -> Wanted:
     """What the object asks for: ``engines`` by role, and its routers where the operator deploys them."""
-    router = next((m for m in plan.objects if _is_deployment(m) and _role(m) == "router"), None)
+    router = next((m for m in plan.objects if m["kind"] in ENGINES and _role(m) == "router"), None)
     return Wanted(
         plan.revision,
         decode=engines["decode"],
@@ -189,7 +190,7 @@ def _rollout(view: View, plan: Plan, observed: Observation, wanted: Wanted, step
     for known in observed.sets:
         if known.revision == plan.revision:
             continue
-        for role, child in sets.deployments(view, known.revision).items():
+        for role, child in sets.workloads(view, known.revision).items():
             if child.workload is None or child.deleting:
                 continue
             count = counted.get((known.revision, role), child.workload.replicas)
@@ -208,11 +209,13 @@ def _rollout(view: View, plan: Plan, observed: Observation, wanted: Wanted, step
     return Rollout(step, observed, wanted, counts, behind, tuple(adjustments), removed)
 
 
-def _settings(serving: KVServing) -> Settings:
+def _settings(serving: KVServing, view: View) -> Settings:
     spec = serving.spec
     roles = [role for role in (spec.prefill, spec.decode) if role is not None]
     longest = max(role.startup_timeout.seconds + role.drain_timeout.seconds for role in roles)
-    settings = Settings.of(spec.rollout)
+    # Of a former revision there may be groups, too.
+    groups = any(role.nodes > 1 for role in roles) or any(child.kind == multinode.KIND for child in view.owned())
+    settings = Settings.of(spec.rollout, unready_first=not groups)
     # Engines that load for an hour make no progress that shows, and are no failure.
     return replace(settings, progress_deadline=max(settings.progress_deadline, float(longest)), keep=0)
 
@@ -255,7 +258,7 @@ def _failure(told: object) -> Failure | None:
 
 def _shaped(manifest: Manifest, revision: str, rollout: Rollout) -> Manifest:
     role = _role(manifest)
-    if not _is_deployment(manifest) or role not in ROLES:
+    if manifest["kind"] not in ENGINES or role not in ROLES:
         return manifest
     spec: dict[str, Any] = {**manifest["spec"], "replicas": rollout.counts[role]}
     if role == "router":
@@ -275,10 +278,6 @@ def adjusting(adjustment: Adjustment) -> dict[str, Any]:
 
 def _word(behind: bool) -> str:
     return labels.ON if behind else labels.OFF
-
-
-def _is_deployment(manifest: Manifest) -> bool:
-    return bool(manifest["kind"] == "Deployment")
 
 
 def _role(manifest: Manifest) -> Any:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ..api import serving_role
 from ..api.v1alpha1 import API_VERSION, RoleName
+from ..plan import workloads
 from ..plan.scaling import Numbers
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
@@ -120,6 +121,6 @@ def _hindrance(view: View, plan: Plan) -> tuple[Reason, str] | None:
 
 
 def _running(view: View, role: str) -> int:
-    """How many engines the role's Deployments ask for, those of former revisions included."""
-    found = (child.workload for child in view.owned() if child.kind == "Deployment" and child.role == role)
+    """How many engines the role's workloads ask for, those of former revisions included."""
+    found = (child.workload for child in view.owned() if child.kind in workloads.ENGINES and child.role == role)
     return sum(workload.replicas for workload in found if workload is not None)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..plan import labels
 from ..plan.rollout_types import ROLES, Observation, Pods, RevisionSet, SetRole, Verification
+from ..plan.workloads import ENGINES
 from .observe import Child, View
 from .pods import PodState
 
@@ -21,19 +23,19 @@ class Proof:
 UNPROVED = Proof(Verification.UNKNOWN)
 
 
-def deployments(view: View, revision: str) -> dict[SetRole, Child]:
-    """The owned Deployments of one revision by role."""
-    found = (c for c in view.owned() if c.kind == "Deployment" and c.revision == revision)
+def workloads(view: View, revision: str) -> dict[SetRole, Child]:
+    """What makes the pods of one revision, by role; its replicas are engines and routers."""
+    found = (c for c in view.owned() if c.kind in ENGINES and c.revision == revision)
     return {role: child for child in found for role in ROLES if child.role == role}
 
 
 def revisions(view: View) -> tuple[str, ...]:
-    """Every revision of which the cluster has a child or a pod, oldest first, as far as Deployments tell."""
+    """Every revision of which the cluster has a child or a pod, oldest first, as far as workloads tell."""
     # The ConfigMap with the spec of a revision outlives the rest of it.
     born = {child.revision: "" for child in view.owned() if child.revision and child.kind != "ConfigMap"}
     born |= {pod.revision: "" for pod in view.pods if pod.revision and pod.role in ROLES and not pod.ended}
     for child in view.owned():
-        if child.kind == "Deployment" and child.revision:
+        if child.kind in ENGINES and child.revision:
             born[child.revision] = min(filter(None, (born[child.revision], child.created)), default="")
     return tuple(sorted(born, key=lambda revision: (born[revision], revision)))
 
@@ -43,7 +45,7 @@ def traffic(view: View, *, routed: bool, told: Sequence[str]) -> tuple[str, ...]
     known = tuple(reversed(revisions(view)))
     if not routed:
         return tuple(revision for revision in known if revision in told)
-    return tuple(revision for revision in known if _behind(deployments(view, revision).get("router")))
+    return tuple(revision for revision in known if _behind(workloads(view, revision).get("router")))
 
 
 def observe(view: View, behind: Sequence[str], proofs: Mapping[str, Proof]) -> Observation:
@@ -58,12 +60,13 @@ def observe(view: View, behind: Sequence[str], proofs: Mapping[str, Proof]) -> O
 
 
 def _set(view: View, revision: str, number: int, behind: bool, proof: Proof) -> RevisionSet:
-    owned = deployments(view, revision)
+    owned = workloads(view, revision)
     pods = [pod for pod in view.pods if pod.revision == revision and not pod.ended]
 
     def of(role: SetRole) -> Pods | None:
         mine = [pod for pod in pods if pod.role == role]
-        return _pods(owned.get(role), mine, behind) if mine or role in owned else None
+        workers = [pod for pod in pods if pod.role == labels.worker(role)]
+        return _pods(owned.get(role), mine, workers, behind) if mine or role in owned else None
 
     return RevisionSet(
         revision,
@@ -76,7 +79,10 @@ def _set(view: View, revision: str, number: int, behind: bool, proof: Proof) -> 
     )
 
 
-def _pods(child: Child | None, pods: Sequence[PodState], behind: bool) -> Pods:
+def _pods(child: Child | None, pods: Sequence[PodState], workers: Sequence[PodState], behind: bool) -> Pods:
+    """The pods that take requests, each of which stands for an engine; ``workers`` are further pods of theirs."""
+    unplaced = {leader_of(pod) for pod in workers if pod.unschedulable}
+
     def ready(pod: PodState) -> bool:
         # A router from before its set got traffic is no way in for clients.
         return pod.serving and (pod.traffic or pod.role != "router" or not behind)
@@ -87,8 +93,13 @@ def _pods(child: Child | None, pods: Sequence[PodState], behind: bool) -> Pods:
         existing=len(pods),
         ready=sum(map(ready, pods)),
         draining=sum(pod.deleting for pod in pods),
-        pending=sum(bool(pod.unschedulable) and not pod.deleting for pod in pods),
+        pending=sum((bool(pod.unschedulable) or pod.name in unplaced) and not pod.deleting for pod in pods),
     )
+
+
+def leader_of(worker: PodState) -> str:
+    """The name of the leader of a further pod of an engine, which has its own with a number behind it."""
+    return worker.name.rpartition("-")[0]
 
 
 def _behind(router: Child | None) -> bool:

@@ -15,6 +15,7 @@ from ..api.v1alpha1 import KVServing, Role
 from ..engines import arguments
 from ..plan import labels, template
 from ..plan.types import Manifest
+from ..plan.workloads import KINDS, pod_template
 from .explanations import Component, Key, Kind
 from .explanations_service import EXPLANATIONS
 from .findings import shown
@@ -70,7 +71,7 @@ def injected(serving: KVServing, objects: Sequence[Manifest]) -> tuple[Injected,
     found: list[Injected] = []
     for manifest in workloads(objects):
         role = role_of(manifest)
-        container = main_container(manifest["spec"]["template"]["spec"])
+        container = main_container(template.section(pod_template(manifest), "spec"))
         args = [str(arg) for arg in container.get("args") or ()]
         name = str(manifest["metadata"]["name"])
         section = serving.spec.prefill if role == "prefill" else serving.spec.decode if role == "decode" else None
@@ -88,8 +89,8 @@ def injected(serving: KVServing, objects: Sequence[Manifest]) -> tuple[Injected,
 
 
 def workloads(objects: Sequence[Manifest]) -> list[Manifest]:
-    """The Deployments and StatefulSets among ``objects``, engines first."""
-    found = [manifest for manifest in objects if manifest.get("kind") in ("Deployment", "StatefulSet")]
+    """What makes pods among ``objects``, engines first."""
+    found = [manifest for manifest in objects if manifest.get("kind") in KINDS]
     order = list(_COMPONENTS)
     return sorted((m for m in found if role_of(m) in order), key=lambda m: order.index(role_of(m)))
 

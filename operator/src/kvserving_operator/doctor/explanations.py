@@ -54,6 +54,11 @@ ENGINE_FLAGS: Table = {
     "--tensor-parallel-size": Explanation(
         "devices that share each layer; may differ between the roles", "spec.{role}.parallelism.tensor"
     ),
+    "--nnodes": Explanation("nodes that one engine spans, a pod on each", "spec.{role}.nodes"),
+    "--node-rank": Explanation("which of its pods this is: the leader, which has the API, is 0", "spec.{role}.nodes"),
+    "--master-addr": Explanation(
+        "where the pods of an engine find each other: their leader, as LeaderWorkerSet names it", "spec.{role}.nodes"
+    ),
     "--pipeline-parallel-size": Explanation("stages of layers", "spec.{role}.parallelism.pipeline"),
     "--data-parallel-size": Explanation(
         "copies in one pod; each has a side channel and a tier of its own", "spec.{role}.parallelism.data"
@@ -103,6 +108,10 @@ ENGINE_ENV: Table = {
     ),
     **_same("the pod's own name and address, for variables that are built from them", "", "POD_IP", "POD_NAME"),
     "POD_UID": Explanation("tells two engines of one address apart after a restart"),
+    "VLLM_HOST_IP": Explanation(
+        "by it the pods of an engine reach each other; vLLM would take the address of the way to the internet",
+        "spec.{role}.nodes",
+    ),
     "VLLM_NIXL_SIDE_CHANNEL_HOST": Explanation(
         "bound and told to peers; vLLM's default is localhost, and decode would dial itself"
     ),

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..api.faults import Fault, InvalidSpec
 from ..api.v1alpha1 import KVServing
-from . import autoscaling, checks, history, monitoring, network, notices, roles, router, sources, storage
+from . import autoscaling, checks, history, monitoring, multinode, network, notices, router, sources, storage
 from .context import Context, make_context
 from .types import CLUSTER, GeneratedSecret, Manifest, Notice, Observed, Plan, Site
 
@@ -57,7 +57,7 @@ def plan(serving: KVServing, *, site: Site = CLUSTER, observed: Observed = Obser
 
 
 def _objects(ctx: Context) -> list[dict[str, Any]]:
-    engines = [roles.deployment(ctx, role) for role in ctx.roles]
+    engines = [multinode.workload(ctx, role) for role in ctx.roles]
     if ctx.site.local:
         return [*storage.objects(ctx), *engines, *router.objects(ctx)]
     return [

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from ..api.faults import Fault
 from ..api.parse import join
+from ..api.v1alpha1 import RoleName
 from ..engines import catalog
+from ..memory import ranks_per_pod
 from . import scaling
 from .context import Context
 
@@ -67,20 +69,40 @@ def _model(ctx: Context) -> Iterator[Fault]:
 def _parallelism(ctx: Context) -> Iterator[Fault]:
     for role in ctx.roles:
         section = ctx.role(role)
-        parallel = section.parallelism
-        devices = parallel.tensor * parallel.pipeline * parallel.data
-        if section.nodes > 1:
-            message = f"{section.nodes}: engines that span nodes are not supported by this release; use 1"
-            yield Fault(f"spec.{role}.nodes", message, str(section.nodes))
+        devices = ranks_per_pod(ctx.spec, role)
+        yield from _nodes(ctx, role)
+        if ctx.disaggregated and section.parallelism.pipeline > 1:
+            message = (
+                f"{section.parallelism.pipeline}: NixlConnector, by which decode fetches from prefill, knows no stages "
+                "of layers: use 1 and a larger tensor, or leave out spec.prefill"
+            )
+            yield Fault(f"spec.{role}.parallelism.pipeline", message, str(section.parallelism.pipeline))
         limit = section.resources.limits.get("nvidia.com/gpu")
         if ctx.cpu and limit is not None:
             message = "names GPUs, but spec.engine.device is cpu: remove it or change the device"
             yield Fault(f"spec.{role}.resources.limits", message, str(limit))
         elif limit is not None and limit.value == limit.value.to_integral_value() and limit.value != devices:
             path = join(f"spec.{role}.resources.limits", "nvidia.com/gpu")
-            yield Fault(path, f"{limit} differs from spec.{role}.parallelism, which needs {devices}", str(limit))
+            each = f" in each of {section.nodes} pods" if section.nodes > 1 else ""
+            yield Fault(path, f"{limit} differs from spec.{role}.parallelism, which needs {devices}{each}", str(limit))
     if ctx.spec.prefill is not None:
         yield from _replicated_heads(ctx, ctx.spec.prefill.parallelism.tensor, ctx.spec.decode.parallelism.tensor)
+
+
+def _nodes(ctx: Context, role: RoleName) -> Iterator[Fault]:
+    nodes, path = ctx.role(role).nodes, f"spec.{role}.nodes"
+    if nodes == 1:
+        return
+    if ctx.site.local:
+        yield Fault(
+            path, f"{nodes}: this machine is one node: set it to 1, or apply the object to a cluster", str(nodes)
+        )
+    if ctx.spec.kvcached.enabled:
+        message = (
+            f"{nodes}: kvcached reaches the ranks of an engine over sockets of one host: set it to 1, or "
+            "spec.kvcached.enabled to false"
+        )
+        yield Fault(path, message, str(nodes))
 
 
 def _replicated_heads(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:

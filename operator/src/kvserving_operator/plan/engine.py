@@ -7,7 +7,7 @@ from typing import Any
 from ..api.v1alpha1 import RoleName
 from ..connectors import render, transfer_config
 from ..engines import arguments
-from ..memory import host_memory, quantity
+from ..memory import host_memory, quantity, ranks_per_pod
 from ..profile import state_settings
 from . import ports, sources, storage
 from .context import Context
@@ -19,6 +19,7 @@ HOME_PATH = "/home/kvserving"
 ROUTER_REACTION_SECONDS = 3
 STOP_MARGIN_SECONDS = 10
 DEAD_GRACE_SECONDS = 10
+_WITHOUT_API = ("vllm.entrypoints.cli.main", "serve")
 
 # CUDA transports must be listed, or UCX does not recognise device memory.
 UCX_RDMA = "rc,sm,self,cuda_copy,cuda_ipc"
@@ -45,14 +46,23 @@ def grace_seconds(ctx: Context, role: RoleName) -> int:
     return ROUTER_REACTION_SECONDS + drain + lease_seconds(ctx, role) + STOP_MARGIN_SECONDS
 
 
-def drain_command(ctx: Context, role: RoleName) -> list[str]:
-    """What a pod runs before its engine gets the stop signal: wait for running requests, then for leases."""
+def drain_command(ctx: Context, role: RoleName, *, worker: bool = False) -> list[str]:
+    """What a pod runs before its engine gets the stop signal: wait for running requests, then for leases.
+
+    A worker waits for those of the engine that it is part of.
+    """
     section = ctx.role(role)
     timeout, port = section.drain_timeout.seconds, ports.engine_http(ctx.spec.engine.args, section)
-    return ["python3", "-m", "kvserving_connector.drain", f"--timeout={timeout}", f"--port={port}"]
+    asked = ["--leader"] if worker else []
+    return ["python3", "-m", "kvserving_connector.drain", f"--timeout={timeout}", f"--port={port}", *asked]
 
 
-def engine_args(ctx: Context, role: RoleName) -> list[str]:
+def command(*, worker: bool = False) -> list[str]:
+    """The program of an engine's pod. The API server knows no engine without an API, which a worker is."""
+    return ["python3", "-m", *(_WITHOUT_API if worker else ("vllm.entrypoints.openai.api_server",))]
+
+
+def engine_args(ctx: Context, role: RoleName, *, worker: bool = False) -> list[str]:
     """Arguments of a role's engines: ours first, then the object's, then the role's."""
     section, profile = ctx.role(role), ctx.profile
     parallel = section.parallelism
@@ -68,6 +78,8 @@ def engine_args(ctx: Context, role: RoleName) -> list[str]:
         args.append(f"--data-parallel-size={parallel.data}")
     if parallel.expert:
         args.append("--enable-expert-parallel")
+    if section.nodes > 1:
+        args += _node(section.nodes, worker)
     if profile.block_size is not None:
         args.append(f"--block-size={profile.block_size}")
     args += [f"--kv-cache-dtype={literal(profile.kv_dtype)}", f"--prefix-caching-hash-algo={profile.hash_algorithm}"]
@@ -82,7 +94,16 @@ def engine_args(ctx: Context, role: RoleName) -> list[str]:
     args += ["--middleware=kvserving_connector.guard.Guard", f"--shutdown-timeout={section.drain_timeout.seconds}"]
     # Probes and scrapes come every few seconds; among them nobody finds the line that matters. vLLM 0.16 and newer.
     args.append("--disable-access-log-for-endpoints=/health,/metrics")
-    return [*args, *arguments.without((*ctx.spec.engine.args, *section.args), "--port")]
+    users = arguments.without((*ctx.spec.engine.args, *section.args), "--port")
+    # An engine without an API refuses the number of its API servers.
+    return [*args, *(arguments.without(users, "--api-server-count") if worker else users)]
+
+
+def _node(nodes: int, worker: bool) -> list[str]:
+    """Which part of an engine a pod is. LeaderWorkerSet sets the variables in every container of a group."""
+    rank = "$(LWS_WORKER_INDEX)" if worker else "0"
+    args = [f"--nnodes={nodes}", f"--node-rank={rank}", "--master-addr=$(LWS_LEADER_ADDRESS)"]
+    return [*args, "--headless"] if worker else args
 
 
 def engine_env(ctx: Context, role: RoleName) -> list[dict[str, Any]]:
@@ -113,6 +134,9 @@ def _own_env(ctx: Context, role: RoleName) -> list[dict[str, Any]]:
     }
     env = [{"name": name, "value": value} for name, value in values.items()]
     env += [_field("POD_IP", "status.podIP"), _field("POD_NAME", "metadata.name"), _field("POD_UID", "metadata.uid")]
+    if section.nodes > 1:
+        # Else vLLM takes the address of the way to the internet, which a pod with several networks may have elsewhere.
+        env.append(_field("VLLM_HOST_IP", "status.podIP"))
     extra: dict[str, str] = {}
     if ctx.disaggregated:
         env.append(_field("VLLM_NIXL_SIDE_CHANNEL_HOST", "status.podIP"))
@@ -206,13 +230,12 @@ def names_device(resource: str) -> bool:
 
 
 def resources(ctx: Context, role: RoleName) -> dict[str, Any]:
-    """Requests and limits: the user's, with devices and host memory added where they name none."""
+    """Requests and limits of one pod: the user's, with devices and host memory added where they name none."""
     section = ctx.role(role)
     limits = {name: str(value) for name, value in section.resources.limits.items()}
     requests = {name: str(value) for name, value in section.resources.requests.items()}
     if not ctx.cpu and not any(names_device(name) for name in limits):
-        parallel = section.parallelism
-        limits.setdefault("nvidia.com/gpu", str(parallel.tensor * parallel.pipeline * parallel.data))
+        limits.setdefault("nvidia.com/gpu", str(ranks_per_pod(ctx.spec, role)))
     need = host_memory(ctx.spec, role)
     if need.tiers:
         limits.setdefault("memory", quantity(need.total))

@@ -11,12 +11,19 @@ TRAFFIC = "kvserving.dev/traffic"
 ON, OFF = "on", "off"
 ENGINE_VERSION = "kvserving.dev/engine-version"
 ENGINE_IMAGE = "kvserving.dev/engine-image"
-"""Annotations of the roles' Deployments: vLLM version and image that were chosen, which stay until the spec names
+"""Annotations of the roles' workloads: vLLM version and image that were chosen, which stay until the spec names
 others. Images in the pods are not read back: policies of a cluster rewrite them."""
 SERVED_MODEL = "kvserving.dev/served-model"
-"""Annotation of the roles' Deployments: the name by which requests of their revision ask for the model."""
+"""Annotation of the roles' workloads: the name by which requests of their revision ask for the model."""
 
-_COMPONENTS = {"prefill": "engine", "decode": "engine", "router": "router", "store": "store"}
+_COMPONENTS = {
+    "prefill": "engine",
+    "decode": "engine",
+    "prefill-worker": "engine",
+    "decode-worker": "engine",
+    "router": "router",
+    "store": "store",
+}
 
 
 def object_labels(name: str) -> dict[str, str]:
@@ -33,6 +40,14 @@ def child_labels(name: str, role: str, revision: str | None = None) -> dict[str,
     """Labels of a child that belongs to a role, and to a revision where it has one."""
     labels = {**object_labels(name), ROLE: role, "app.kubernetes.io/component": _COMPONENTS[role]}
     return {**labels, REVISION: revision} if revision is not None else labels
+
+
+def worker(role: str) -> str:
+    """The role label of the further pods of an engine that spans nodes.
+
+    It is not the role's own: whoever selects the pods of a role means those that take requests.
+    """
+    return f"{role}-worker"
 
 
 def selector(name: str, role: str | None = None, revision: str | None = None) -> dict[str, str]:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from ..api.v1alpha1 import RoleName
 
 LONGEST_BASE = 40
+# A StatefulSet's name and a hash of its template are one label of its pods: 52 characters. Those of a
+# LeaderWorkerSet's groups add the number of the group, up to 9999, to its name.
+_LONGEST_GROUPS = 47
 
 
 def base_name(name: str) -> str:
@@ -41,6 +44,15 @@ class Names:
     def engines(self, role: RoleName) -> str:
         """Deployment of a role."""
         return f"{self.base}-{role}-{self.short}"
+
+    def groups(self, role: RoleName) -> str:
+        """LeaderWorkerSet of a role whose engines span nodes; a long name is cut and keeps five digits of a hash."""
+        ending = f"-{role}-{self.short}"
+        longest = _LONGEST_GROUPS - len(ending)
+        if len(self.base) <= longest:
+            return f"{self.base}{ending}"
+        digest = hashlib.sha256(self.base.encode()).hexdigest()[:5]
+        return f"{self.base[: longest - 6].rstrip('-')}-{digest}{ending}"
 
     def scale(self, role: RoleName) -> str:
         """What scalers of a role act on; the same in every revision."""

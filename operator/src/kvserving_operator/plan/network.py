@@ -140,7 +140,8 @@ def _policy(ctx: Context, name: str, spec: dict[str, Any], revision: str | None 
 
 
 def _engine_pods(ctx: Context, revision: str | None) -> dict[str, Any]:
-    roles = {"key": labels.ROLE, "operator": "In", "values": list(ctx.roles)}
+    workers = [labels.worker(role) for role in ctx.roles if ctx.role(role).nodes > 1]
+    roles = {"key": labels.ROLE, "operator": "In", "values": [*ctx.roles, *workers]}
     matched = labels.selector(ctx.name, revision=revision)
     return {"podSelector": {"matchLabels": matched, "matchExpressions": [roles]}}
 

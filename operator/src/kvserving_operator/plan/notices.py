@@ -103,13 +103,30 @@ def _later(ctx: Context) -> list[Notice]:
     if gateway is not None and gateway.inference_pool:
         found.append(_not_yet("spec.router.gateway.inferencePool", "an InferencePool is not created yet"))
     if spec.scheduling.gang != "none":
-        message = "each replica is one pod: the scheduler's name and queue are set, no pod group is created"
-        found.append(_not_yet("spec.scheduling.gang", message))
+        found.append(_gang(ctx))
     for role in ctx.roles:
         if ctx.site.local and ctx.role(role).autoscaling is not None:
             message = "nothing scales on the local site: the fewest replicas run"
             found.append(_not_yet(f"spec.{role}.autoscaling", message))
     return found
+
+
+def _gang(ctx: Context) -> Notice:
+    path, chosen = "spec.scheduling.gang", ctx.spec.scheduling.gang
+    spanning = [role for role in ctx.roles if ctx.role(role).nodes > 1]
+    if not spanning:
+        message = "each replica is one pod: the scheduler's name and queue are set, no pod group is created"
+    elif chosen == "volcano":
+        message = (
+            f"pods of {' and '.join(spanning)} engines are placed together only where LeaderWorkerSet makes pod "
+            "groups: gangSchedulingManagement with schedulerProvider volcano in its own configuration"
+        )
+    else:
+        message = (
+            f"no pod group is created for the pods of {' and '.join(spanning)} engines, so that some may be placed and "
+            "wait for others: use volcano, for which LeaderWorkerSet makes them"
+        )
+    return _not_yet(path, message)
 
 
 def _not_yet(path: str, message: str) -> Notice:

@@ -1,4 +1,4 @@
-"""Deployments of the two roles."""
+"""Deployments of the two roles, and the pods of their engines."""
 
 from __future__ import annotations
 
@@ -35,12 +35,17 @@ def deployment(ctx: Context, role: RoleName) -> dict[str, Any]:
     spec["template"] = pod_template(ctx, role)
     name = ctx.names.engines(role)
     made = manifest(ctx, "apps/v1", "Deployment", name, role=role, revision=ctx.revision, spec=spec)
-    made["metadata"]["annotations"] = {
+    made["metadata"]["annotations"] = notes(ctx)
+    return made
+
+
+def notes(ctx: Context) -> dict[str, str]:
+    """What is noted on the workload of a role."""
+    return {
         labels.ENGINE_VERSION: ctx.profile.engine_version,
         labels.ENGINE_IMAGE: ctx.profile.engine_image,
         labels.SERVED_MODEL: ctx.served_name,
     }
-    return made
 
 
 def replicas(ctx: Context, role: RoleName) -> int | None:
@@ -53,20 +58,28 @@ def replicas(ctx: Context, role: RoleName) -> int | None:
     return 1 if section.replicas is None else section.replicas
 
 
-def pod_template(ctx: Context, role: RoleName) -> dict[str, Any]:
-    """The pod of a role, with the user's template merged over it."""
-    metadata: dict[str, Any] = {"labels": labels.child_labels(ctx.name, role, ctx.revision)}
-    annotations = dict(ROUTER_ANNOTATION) if ctx.disaggregated else {}
-    queue = ctx.spec.scheduling.queue
-    if queue is not None:
-        annotations["scheduling.volcano.sh/queue-name"] = queue
-    if annotations:
-        metadata["annotations"] = annotations
-    rendered = {"metadata": metadata, "spec": _pod_spec(ctx, role)}
+def pod_template(ctx: Context, role: RoleName, *, worker: bool = False) -> dict[str, Any]:
+    """The pod of a role, with the user's template merged over it.
+
+    A ``worker`` is a further pod of an engine that spans nodes: it computes, and takes no requests.
+    """
+    named = labels.worker(role) if worker else role
+    metadata: dict[str, Any] = {"labels": labels.child_labels(ctx.name, named, ctx.revision)}
+    marks = dict(ROUTER_ANNOTATION) if ctx.disaggregated and not worker else {}
+    marks |= queue(ctx)
+    if marks:
+        metadata["annotations"] = marks
+    rendered = {"metadata": metadata, "spec": _pod_spec(ctx, role, worker)}
     return template.merge(rendered, ctx.role(role).template or {})
 
 
-def _pod_spec(ctx: Context, role: RoleName) -> dict[str, Any]:
+def queue(ctx: Context) -> dict[str, str]:
+    """The annotation by which Volcano knows the queue of a pod, or of a group of them."""
+    named = ctx.spec.scheduling.queue
+    return {} if named is None else {"scheduling.volcano.sh/queue-name": named}
+
+
+def _pod_spec(ctx: Context, role: RoleName, worker: bool) -> dict[str, Any]:
     pairs = _volumes(ctx, role)
     spec: dict[str, Any] = {
         "automountServiceAccountToken": False,
@@ -77,7 +90,7 @@ def _pod_spec(ctx: Context, role: RoleName) -> dict[str, Any]:
     }
     if ctx.spec.engine.connector == "inject" and not ctx.site.local:
         spec["initContainers"] = [_connector_container(ctx)]
-    spec["containers"] = [_engine_container(ctx, role, [mount for _, mount in pairs])]
+    spec["containers"] = [_engine_container(ctx, role, [mount for _, mount in pairs], worker)]
     spec["volumes"] = [volume for volume, _ in pairs]
     spec |= _placement(ctx)
     if engine.uses_rdma(ctx) and ctx.spec.transfer.rdma.claim_template is not None:
@@ -86,7 +99,7 @@ def _pod_spec(ctx: Context, role: RoleName) -> dict[str, Any]:
     return spec
 
 
-def _engine_container(ctx: Context, role: RoleName, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+def _engine_container(ctx: Context, role: RoleName, mounts: list[dict[str, Any]], worker: bool) -> dict[str, Any]:
     capabilities: dict[str, Any] = {"drop": ["ALL"]}
     if engine.uses_rdma(ctx):
         # RDMA registers memory beyond the default memlock limit.
@@ -94,13 +107,14 @@ def _engine_container(ctx: Context, role: RoleName, mounts: list[dict[str, Any]]
     return {
         "name": "engine",
         "image": ctx.build.image,
-        "command": ["python3", "-m", "vllm.entrypoints.openai.api_server"],
-        "args": engine.engine_args(ctx, role),
+        "command": engine.command(worker=worker),
+        "args": engine.engine_args(ctx, role, worker=worker),
         "env": engine.engine_env(ctx, role),
-        "ports": engine.container_ports(ctx, role),
+        # Nobody asks a worker: its leader is ready when it is, and LeaderWorkerSet replaces both when it ends.
+        **({} if worker else {"ports": engine.container_ports(ctx, role)}),
         "resources": engine.resources(ctx, role),
-        **engine.probes(ctx, role),
-        "lifecycle": {"preStop": {"exec": {"command": engine.drain_command(ctx, role)}}},
+        **({} if worker else engine.probes(ctx, role)),
+        "lifecycle": {"preStop": {"exec": {"command": engine.drain_command(ctx, role, worker=worker)}}},
         "securityContext": {"allowPrivilegeEscalation": False, "capabilities": capabilities},
         "volumeMounts": mounts,
     }

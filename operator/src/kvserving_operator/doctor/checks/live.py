@@ -7,7 +7,7 @@ from typing import Any
 
 from ...control.conditions import LEAVES
 from ...control.permissions import CHILDREN
-from ...plan import labels, template
+from ...plan import labels, template, workloads
 from ...plan.types import Manifest
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
@@ -176,7 +176,7 @@ def wanted_secrets(objects: tuple[Manifest, ...]) -> dict[str, set[str]]:
     """Names of the Secrets that the planned pods need, with the keys that must be in them."""
     wanted: dict[str, set[str]] = {}
     for manifest in objects:
-        pod = template.section(template.section(template.section(manifest, "spec"), "template"), "spec")
+        pod = template.section(workloads.pod_template(manifest), "spec")
         for volume in template.listed(pod, "volumes"):
             secret = template.section(volume, "secret")
             if secret and not secret.get("optional"):

@@ -9,6 +9,7 @@ from typing import Any
 from ...api.types import ResourceQuantity
 from ...memory import size
 from ...plan import engine
+from ...plan.workloads import pod_template, pods_each
 from ..explain import main_container, role_of, workloads
 from ..facts import Body, Live, ObjectFacts
 from ..findings import Finding, error, warning
@@ -27,7 +28,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     bounds = facts.serving.spec.rollout
     placed = {role_of(pod) for pod in live.pods if (pod.get("spec") or {}).get("nodeName")}
     for manifest in workloads(facts.plan.objects):
-        pod = manifest["spec"]["template"]["spec"]
+        pod = pod_template(manifest)["spec"]
         asked = _asked(pod)
         fitting = [node for node in nodes if _fits(node, pod, asked)]
         if role_of(manifest) in placed:
@@ -38,8 +39,8 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             yield _tainted(manifest, taints)
         if role_of(manifest) not in ("prefill", "decode"):
             continue
-        replicas = int(manifest["spec"].get("replicas") or 0)
-        more = bounds.max_surge if bounds.strategy != "Recreate" and replicas else 0
+        replicas = int(manifest["spec"].get("replicas") or 0) * pods_each(manifest)
+        more = bounds.max_surge * pods_each(manifest) if bounds.strategy != "Recreate" and replicas else 0
         for name, amount in asked.items():
             if engine.names_device(name):
                 devices[name] = devices.get(name, Decimal(0)) + amount * replicas

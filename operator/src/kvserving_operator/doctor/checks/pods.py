@@ -10,6 +10,7 @@ from ...control.pods import pod_state
 from ...engines import arguments
 from ...memory import host_memory, size
 from ...plan import labels, template
+from ...plan.workloads import pod_template
 from ..explain import main_container, transfer_config, workloads
 from ..facts import Body, Live, ObjectFacts, role_of
 from ..findings import Finding, error, info, warning
@@ -271,6 +272,6 @@ def _images(pods: list[Body]) -> Iterator[Finding]:
 def _planned_pod(facts: ObjectFacts, role: str) -> Mapping[str, Any]:
     for manifest in workloads(facts.plan.objects) if facts.plan is not None else ():
         if role_of(manifest) == role:
-            found: Mapping[str, Any] = manifest["spec"]["template"]["spec"]
+            found: Mapping[str, Any] = pod_template(manifest)["spec"]
             return found
     return {}

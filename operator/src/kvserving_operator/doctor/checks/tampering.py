@@ -7,7 +7,8 @@ from typing import Any
 
 from ...control.config import FIELD_MANAGER
 from ...engines import arguments
-from ...plan import labels, template
+from ...plan import labels, multinode, template
+from ...plan.workloads import KINDS, pod_template
 from ..explain import main_container, role_of, workloads
 from ..facts import Body, Live, ObjectFacts, name_of
 from ..findings import Finding, error, info, warning
@@ -26,7 +27,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         if changes:
             yield _changed(name_of(child), changes, _others(child))
     for child in live.children:
-        if child.get("kind") in ("Deployment", "StatefulSet") and _settled(child):
+        if child.get("kind") in KINDS and _settled(child):
             for pod in live.pods:
                 if _belongs(pod, child):
                     yield from _pod(pod, child)
@@ -58,6 +59,8 @@ def _pod(pod: Body, child: Body) -> Iterator[Finding]:
             fix="an admission webhook changes pods: exclude the namespace, or the label app.kubernetes.io/managed-by",
         )
     changed, added = _variables(ours, theirs)
+    if child.get("kind") == multinode.KIND:
+        added = [name for name in added if name not in multinode.VARIABLES]
     if changed:
         yield error(
             "pod-env-changed",
@@ -143,7 +146,7 @@ def _identity(entry: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _pod_spec(workload: Body) -> Mapping[str, Any]:
-    return template.section(template.section(template.section(workload, "spec"), "template"), "spec")
+    return template.section(pod_template(workload), "spec")
 
 
 def _settled(workload: Body) -> bool:
