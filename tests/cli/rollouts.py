@@ -50,7 +50,7 @@ def config_map(of: Mapping[str, Any], number: int, *, uid: str = "u1") -> Body:
     return dict(made)
 
 
-def unreadable(number: int) -> Body:
+def unreadable(number: int, text: str = "{") -> Body:
     """A kept spec that someone has edited."""
     metadata = {
         "name": "qwen-spec-feedfeed",
@@ -59,7 +59,7 @@ def unreadable(number: int) -> Body:
         "creationTimestamp": f"2026-01-01T00:{number:02}:00Z",
         "ownerReferences": [{"uid": "u1"}],
     }
-    return {"metadata": metadata, "data": {history.SPEC_KEY: "{"}}
+    return {"metadata": metadata, "data": {history.SPEC_KEY: text}}
 
 
 def condition(kind: str, status: str, reason: str, message: str = "as it is") -> Body:

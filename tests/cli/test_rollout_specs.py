@@ -91,9 +91,14 @@ def test_without_a_former_spec_there_is_nothing_to_return_to() -> None:
         undone(served(FIRST), ALL[:1])
 
 
-def test_an_unreadable_spec_is_refused_by_its_revision() -> None:
+@pytest.mark.parametrize(
+    "text", ["{", "null", "[]", '{"model": "x"}', '{"engine": [1]}', '{"router": [1]}', '{"prefill": 5}', "[" * 200_000]
+)
+def test_an_unreadable_spec_is_refused_by_its_revision(text: str) -> None:
+    kept = specs.kept_of(served(FIRST), [unreadable(5, text)])
+    assert (specs.model(kept[0]), specs.engine(kept[0])) == ("-", "the operator's choice")
     with pytest.raises(LocalError, match="kept spec of revision feedfeed cannot be read"):
-        undone(served(FIRST), [ALL[0], unreadable(5)])
+        undone(served(FIRST), [ALL[0], unreadable(5, text)])
 
 
 def test_numbers_ratio_suspend_and_rollout_stay_as_they_are() -> None:

@@ -323,6 +323,17 @@ def test_a_router_that_wants_a_clients_key_is_left_out_of_the_proof(
     assert "through the router" not in said.out
 
 
+@pytest.mark.parametrize("name", ["", "Qwen", "qwen?watch=1", "..", "a" * 254])
+@pytest.mark.parametrize("command", ["status", "verify", "doctor", "rollout status", "rollout history", "rollout undo"])
+def test_what_is_no_name_is_wrong_usage_before_a_cluster_is_asked(
+    capsys: pytest.CaptureFixture[str], command: str, name: str
+) -> None:
+    assert kubectl(*command.split(), name) == 2
+    assert f"{name[:60]!r} is no name" in capsys.readouterr().err
+    assert kubectl(*command.split(), "qwen", "-n", "prod/x") == 2
+    assert "'prod/x' is no name" in capsys.readouterr().err
+
+
 def test_help_and_unknown_commands_of_the_plugin_name_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert kubectl("--help") == 0
     said = capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +47,22 @@ def test_names_that_do_not_run_are_exit_status_1(machine: Machine) -> None:
         assert done.returncode == 1
         assert "nobody" in done.stderr
     assert machine("down", "--all").stdout == "nothing runs\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["validate", "-"], ["doctor", "-"], ["status"]])
+def test_a_reader_that_goes_away_is_no_answer_of_no(machine: Machine, arguments: list[str]) -> None:
+    code = f"""
+import io, os, sys
+from kvserving_operator.cli import run
+end, pipe = os.pipe()
+os.close(end)
+os.dup2(pipe, 1)
+sys.stdin = io.TextIOWrapper(io.BytesIO({Path(machine.file()).read_bytes()!r}))
+sys.exit(run({arguments!r}))
+"""
+    done = machine.result([sys.executable, "-c", code])
+    assert done.returncode == 0
+    assert "BrokenPipe" not in done.stderr
 
 
 def test_the_version_is_an_option_as_well(machine: Machine) -> None:

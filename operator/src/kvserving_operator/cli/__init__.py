@@ -118,6 +118,8 @@ def run(arguments: Sequence[str], group: click.Command = kvserving, program: str
     """Run the command line; the exit status. No error shows a traceback unless ``--debug`` is given."""
     try:
         result = group.main(list(arguments), prog_name=program, standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as error:
         return error.exit_code
@@ -130,6 +132,11 @@ def run(arguments: Sequence[str], group: click.Command = kvserving, program: str
     except BrokenPipeError:
         # The reader of our output went away, as `head` does; what is buffered has nowhere to go.
         sys.stdout = None
+        return 0
+    except SystemExit as error:
+        # click takes the same from a command that writes, and ends with 1.
+        if error.code != 1:
+            raise
         return 0
     except Exception as error:
         if "--debug" in arguments:

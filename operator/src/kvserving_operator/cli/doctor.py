@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cluster_options import Target, cluster_options
+from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
     from ..doctor.explain import Injected
@@ -61,6 +61,7 @@ def command(
         raise click.UsageError("--cluster and --machine are for calls without an object", ctx)
     if _is_file(subject):
         return _file(subject, site == "local", only, output)
+    object_name(ctx, None, subject)
     if own and target == Target() and (here := _service(subject)) is not None:
         return asyncio.run(_local(here, output))
     return asyncio.run(_live(subject, target, only, output))

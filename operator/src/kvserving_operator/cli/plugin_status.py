@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cluster_options import Target, cluster_options
+from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
     from ..control.pods import PodState
@@ -19,7 +19,7 @@ _HEAD = ("NAMESPACE", "NAME", "READY", "REASON", "PREFILL", "DECODE", "TRANSFER"
 
 
 @click.command("status")
-@click.argument("name", required=False)
+@click.argument("name", required=False, callback=object_name)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Objects of every namespace.")
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")

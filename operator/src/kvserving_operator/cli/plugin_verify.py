@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cluster_options import Target, cluster_options
+from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
     from ..control.pods import PodState
@@ -21,7 +21,7 @@ _ROUTED = ("smg", "vllm-router")
 
 
 @click.command("verify")
-@click.argument("name")
+@click.argument("name", callback=object_name)
 @cluster_options
 @click.option(
     "--timeout", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds for each request."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .cluster_options import Target, cluster_options
+from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
     from ..control.failures import ApiFailure
@@ -56,7 +56,7 @@ def command() -> None:
 
 
 @command.command("status", short_help="Wait until a rollout is over.")
-@click.argument("name")
+@click.argument("name", callback=object_name)
 @cluster_options
 @click.option("--wait/--no-wait", default=True, help="Wait until it is over, or tell only where it is.")
 @click.option("--timeout", callback=_seconds, metavar="DURATION", help="Wait no longer, such as 30m. Default: no end.")
@@ -73,7 +73,7 @@ def status(ctx: click.Context, name: str, target: Target, wait: bool, timeout: f
 
 
 @command.command("history", short_help="List the revisions that are kept.")
-@click.argument("name")
+@click.argument("name", callback=object_name)
 @cluster_options
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
 def history(name: str, target: Target, output: str) -> int:
@@ -82,7 +82,7 @@ def history(name: str, target: Target, output: str) -> int:
 
 
 @command.command("undo", short_help="Return to a former revision.")
-@click.argument("name")
+@click.argument("name", callback=object_name)
 @cluster_options
 @click.option(
     "--to-revision", callback=_digits, metavar="REVISION",

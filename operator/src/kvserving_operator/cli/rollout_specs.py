@@ -26,6 +26,8 @@ Body = Mapping[str, Any]
 SHORT = 8
 """Digits of a revision that tables show, and that names of children carry."""
 _ROLES = ("prefill", "decode")
+_SECTIONS = ("model", "engine", "router", *_ROLES)
+"""Parts of a kept spec that are looked into before it is checked: whoever may write ConfigMaps may have changed it."""
 _NUMBERS = ("replicas", "autoscaling")
 _APPLIERS = {
     "argocd": "Argo CD",
@@ -114,10 +116,14 @@ def _kept(config_map: Body) -> Kept:
     times = (str(entry.get("time") or "") for entry in metadata.get("managedFields") or ())
     try:
         spec = json.loads(config_map["data"][SPEC_KEY])
-    except ValueError:
+    except (ValueError, RecursionError):
         spec = None
-    known = spec if isinstance(spec, dict) else None
+    known = spec if isinstance(spec, dict) and all(_is_section(spec.get(name)) for name in _SECTIONS) else None
     return Kept(str(metadata["labels"][labels.REVISION]), made, max(times, default=made), known)
+
+
+def _is_section(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
 
 
 def state(kept: Kept, present: Present) -> str:
