@@ -149,7 +149,10 @@ def test_the_queue_is_told_to_the_group_and_its_pods() -> None:
         assert engine.pod["schedulerName"] == "volcano"
 
 
-@pytest.mark.parametrize(("gang", "said"), [("volcano", "gangSchedulingManagement"), ("coscheduling", "use volcano")])
+@pytest.mark.parametrize(
+    ("gang", "said"),
+    [("volcano", "gangSchedulingManagement"), ("coscheduling", "use volcano"), ("auto", "name volcano")],
+)
 def test_what_is_missing_for_a_gang_is_said(gang: str, said: str) -> None:
     found = spanning(scheduling={"gang": gang}).plan.notices
     assert any(notice.path == "spec.scheduling.gang" and said in notice.message for notice in found)

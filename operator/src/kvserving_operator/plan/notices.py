@@ -114,7 +114,9 @@ def _later(ctx: Context) -> list[Notice]:
 def _gang(ctx: Context) -> Notice:
     path, chosen = "spec.scheduling.gang", ctx.spec.scheduling.gang
     spanning = [role for role in ctx.roles if ctx.role(role).nodes > 1]
-    if not spanning:
+    if chosen == "auto":
+        message = "no scheduler is chosen by itself yet: name volcano or coscheduling; only Volcano's queue is set"
+    elif not spanning:
         message = "each replica is one pod: the scheduler's name and queue are set, no pod group is created"
     elif chosen == "volcano":
         message = (
