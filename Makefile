@@ -150,7 +150,11 @@ e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults wit
 
 .PHONY: e2e-cluster
 e2e-cluster: $(VENV)/.dev $(ENGINE_VENV)/.installed ## a whole Kubernetes of this machine, as root: our images, the chart, real engines in pods
-	$(BIN)/pytest e2e/cluster
+	$(BIN)/pytest e2e/cluster --ignore e2e/cluster/load
+
+.PHONY: e2e-cluster-load
+e2e-cluster-load: $(VENV)/.dev $(ENGINE_VENV)/.installed ## rollouts and stopped engines under 20 streams in such a cluster, fifteen minutes
+	$(BIN)/pytest -s e2e/cluster/load
 
 .PHONY: e2e-soak
 e2e-soak: $(ENGINE_VENV)/.installed ## the workers' L1 with real engines under load, KVSERVING_SOAK_MINUTES (30)

@@ -39,10 +39,10 @@ def create() -> None:
                 file.write_text((hierarchy / name).read_text())
 
 
-def processes() -> list[int]:
-    """Return the processes in the group and below it."""
+def processes(pod: str = "") -> list[int]:
+    """Return the processes in the group and below it; those of one pod where its UID is given."""
     found: set[int] = set()
-    for group in _groups():
+    for group in (group for group in _groups() if pod in str(group)):
         try:
             found.update(int(line) for line in (group / "cgroup.procs").read_text().split())
         except FileNotFoundError:

@@ -45,6 +45,10 @@ class Served:
         obj = objects.example(self.python, self.namespace, **spec)
         self.lane.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
 
+    def merge(self, spec: Json) -> None:
+        """Change fields of the spec."""
+        self.lane.plane.api.merge(path_of(self.namespace, NAME), {"spec": spec})
+
     def wait(self, kind: str, status: str = "True", reason: str | None = None, *, timeout: float = UP_SECONDS) -> Json:
         """Return the object once a condition has a status, at the object's generation, and a reason where named."""
 

@@ -121,8 +121,7 @@ def test_a_role_given_to_a_scaler_keeps_its_replicas(
         timeout=10,
     )
     wait_for_ready(plane, namespace, "decode", "4/4")
-    decode = next(name for kind, name in children(plane, namespace) if kind == "Deployment" and "decode" in name)
-    path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{decode}"
+    path = f"/apis/kvserving.dev/v1alpha1/namespaces/{namespace}/kvservingroles/qwen-decode"
     plane.api.merge(f"{path}/scale", {"spec": {"replicas": 2}}, fieldManager="hpa")
     wait_for_ready(plane, namespace, "decode", "2/2")
 

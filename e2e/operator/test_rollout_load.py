@@ -6,26 +6,24 @@ same changes: the cluster lane.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
 import stat
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from e2e.controlplane.api import Json
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.process_runtime import ProcessRuntime
+from e2e.local.streams import CUT, WHOLE, Streams
 from e2e.operator import mock_engine
 from e2e.operator.objects import eventually, path_of, serving
 from e2e.operator.running import Operator
@@ -35,8 +33,6 @@ from e2e.operator.waiting import wait_for, wait_planned
 pytestmark = pytest.mark.timeout(600)
 
 STREAMS = 200
-DONE = mock_engine.DONE
-CUT = "cut off in the middle of its answer"
 LABEL = "kvserving.dev/"
 
 
@@ -76,49 +72,8 @@ class Routers:
             self._ready[pod["metadata"]["uid"]] = pod["status"]["podIP"]
 
     def choose(self) -> str:
-        """An address at random. Raises ``IndexError`` where there is none."""
-        return random.choice(list(self._ready.values()))
-
-
-@dataclass
-class Load:
-    """``STREAMS`` clients, each of which asks again as soon as its stream ended. ``outcomes`` counts how they ended."""
-
-    routers: Routers
-    model: str
-    outcomes: Counter[str] = field(default_factory=Counter)
-
-    def run(self) -> None:
-        """Send requests until it is over, and let those that run end."""
-        asyncio.run(self._run())
-
-    async def _run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=120)
-        connector = aiohttp.TCPConnector(limit=0, force_close=True)
-        async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
-            await asyncio.gather(*(self._client(session, number) for number in range(STREAMS)))
-
-    async def _client(self, session: aiohttp.ClientSession, number: int) -> None:
-        await asyncio.sleep(number / STREAMS * mock_engine.CHUNKS * mock_engine.CHUNK_SECONDS)
-        while not self.routers.over.is_set():
-            self.outcomes[await self._ask(session, f"{number} says")] += 1
-
-    async def _ask(self, session: aiohttp.ClientSession, prompt: str) -> str:
-        body = {"model": self.model, "prompt": prompt, "stream": True, "max_tokens": mock_engine.CHUNKS}
-        try:
-            async with session.post(f"http://{self.routers.choose()}:8000/v1/completions", json=body) as answer:
-                text = await answer.read()
-                if answer.status != 200:
-                    return f"{answer.status}: {text[:120]!r}"
-                # The router closes a stream whose engine died with an event of its own and a proper end.
-                return "whole" if text.count(b'"text"') == mock_engine.CHUNKS and text.endswith(DONE) else CUT
-        except aiohttp.ClientPayloadError:
-            return CUT
-        except IndexError:
-            await asyncio.sleep(0.1)
-            return "nobody stands behind the Service"
-        except (aiohttp.ClientError, TimeoutError) as error:
-            return f"{type(error).__name__}: {error}"
+        """A URL at random. Raises ``LookupError`` where there is none."""
+        return f"http://{random.choice(list(self._ready.values()))}:8000"
 
 
 @dataclass
@@ -128,7 +83,7 @@ class Service:
     plane: ControlPlane
     namespace: str
     operator: Operator
-    load: Load
+    load: Streams
     runtime: ProcessRuntime
     mixed: Path
     may_cut: bool = False
@@ -154,8 +109,8 @@ class Service:
     def check(self) -> None:
         """No request was lost, and none met another revision. Call it after the load has ended."""
         print(f"{sum(self.load.outcomes.values())} requests: {dict(self.load.outcomes)}")
-        assert set(self.load.outcomes) <= {"whole", CUT} if self.may_cut else {"whole"}
-        assert self.load.outcomes["whole"] > STREAMS
+        assert set(self.load.outcomes) <= ({WHOLE, CUT} if self.may_cut else {WHOLE})
+        assert self.load.outcomes[WHOLE] > STREAMS
         assert not self.mixed.exists() or self.mixed.read_text() == ""
 
 
@@ -189,7 +144,7 @@ def under_load(
     over = threading.Event()
     with (
         FakeKubelet(plane, namespace=namespace, network=runtime.network, runtime=runtime),
-        ThreadPoolExecutor(2) as pool,
+        ThreadPoolExecutor(1) as pool,
     ):
         try:
             operator = start()
@@ -197,13 +152,18 @@ def under_load(
             wait_for(plane, obj, "Ready", timeout=120)
             routers = Routers(plane, namespace, over)
             watching = pool.submit(routers.follow)
-            load = Load(routers, "Qwen3-8B")
-            asking = pool.submit(load.run)
+            load = Streams(
+                STREAMS,
+                routers.choose,
+                lambda number: {"model": "Qwen3-8B", "prompt": f"{number} says", "max_tokens": mock_engine.CHUNKS},
+                chunks=mock_engine.CHUNKS,
+                spread=mock_engine.CHUNKS * mock_engine.CHUNK_SECONDS,
+            )
             service = Service(plane, namespace, operator, load, runtime, mixed)
-            eventually(lambda: load.outcomes["whole"], lambda count: count > STREAMS / 2, what="all clients ask")
-            yield service
+            with load.flowing():
+                eventually(lambda: load.outcomes[WHOLE], lambda count: count > STREAMS / 2, what="all clients ask")
+                yield service
             over.set()
-            asking.result()
             watching.result()
             service.check()
         finally:

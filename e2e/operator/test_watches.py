@@ -92,9 +92,10 @@ def test_events_that_are_all_lost_or_told_twice_change_nothing(
 def test_a_watch_that_stands_still_without_an_end_is_opened_anew(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
-    # No resync would help within the time: the first comes after most of a minute.
-    start("--no-elect", env={"KVSERVING_TEST_INACTIVITY": "3"})
+    start("--no-elect", env={"KVSERVING_TEST_INACTIVITY": "5"})
     settle(plane, serving(namespace))
+    # No resync would help within the time: those of the start are over, the next comes after most of a minute.
+    proxy.wait_quiet(1.5)
     stalled = time.monotonic()
     rule = proxy.add(EventMatch(resource="kvservings", times=1), StallWatch())
     plane.api.merge(path_of(namespace), {"spec": {"decode": {"replicas": 1}}})

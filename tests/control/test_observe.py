@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from tests.control.bodies import KEY, live, stored
+from dataclasses import replace
+
+from tests.control.bodies import KEY, live, pod, stored
 
 from kvserving_operator.control.observe import Child, Key, Store, child_of, newer
 
@@ -136,3 +138,18 @@ def test_a_child_or_pod_whose_label_names_another_object_is_forgotten_under_the_
     assert KEY in told
     made.leave("ConfigMap", "a", "c1", None)
     assert made.known("ConfigMap") == []
+
+
+def test_a_list_from_before_a_pods_deletion_does_not_bring_it_back() -> None:
+    made, _ = store()
+    known = pod("p", "decode", "r")
+    made.put_pod(KEY, replace(known, version="5"))
+    made.remove_pod(KEY, "p", known.uid, "8")
+    made.put_pod(KEY, replace(known, version="7"))
+    found = made.view(KEY)
+    assert found is not None
+    assert found.pods == ()
+    made.put_pod(KEY, replace(known, uid="another", version="9"))
+    found = made.view(KEY)
+    assert found is not None
+    assert [p.uid for p in found.pods] == ["another"]

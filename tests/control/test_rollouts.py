@@ -323,3 +323,19 @@ def test_former_specs_stay_for_undo_and_the_oldest_go() -> None:
         assert spec("0.33.0") in kept
 
     run(work)
+
+
+def test_beside_a_failed_revision_the_former_one_gets_the_numbers_that_are_asked_for_now() -> None:
+    async def work() -> None:
+        stage = Stage(spec=spec("0.32.0"))
+        await settle(stage)
+        old = stage.revisions[0]
+        stage.change(spec("0.33.0", 2, 3))
+        await stage.tick()
+        stage.broken.add(next(r for r in stage.revisions if r != old))
+        for _ in range(40):
+            await stage.tick()
+        assert stage.condition("Ready")[1] == "RolloutFailed"
+        assert stage.capacity("decode") == 3
+
+    run(work)

@@ -99,5 +99,5 @@ def test_a_user_without_a_name_can_watch(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("getpass.getuser", nameless)
     monkeypatch.setattr(kopf, "spawn_tasks", spawned_and_ended)
     with pytest.raises(SourceEnded) as ended:
-        asyncio.run(Source((), Store(lambda *_: None), lambda: None, ()).run())
+        asyncio.run(Source((), Store(lambda *_: None), lambda: None, (), lambda: None).run())
     assert ended.value.__cause__ is None

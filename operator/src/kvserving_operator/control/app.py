@@ -44,19 +44,30 @@ def watched(kinds: Installed) -> tuple[Resource, ...]:
 
 
 def registry(
-    resources: tuple[Resource, ...], store: Store, login: Callable[[], Any], tell: Callable[..., None]
+    resources: tuple[Resource, ...],
+    store: Store,
+    login: Callable[[], Any],
+    tell: Callable[..., None],
+    begun: Callable[[], None],
 ) -> kopf.OperatorRegistry:
     """Return a registry with an event handler of every kind, and ``login`` as the way to credentials.
 
-    ``tell`` makes a call in the loop that ``store`` belongs to.
+    ``tell`` makes a call in the loop that ``store`` belongs to. ``begun`` is called there once for each kind, with the
+    first of its objects that a watch has listed: from then on that watch tells of every deletion.
     """
     made = kopf.OperatorRegistry()
+    silent = set(resources)
     for resource in resources:
         handlers = Handlers(resource, store)
 
-        async def event(event: Mapping[str, Any], handlers: Handlers = handlers, **_: Any) -> None:
+        async def event(
+            event: Mapping[str, Any], handlers: Handlers = handlers, kind: Resource = resource, **_: Any
+        ) -> None:
             if (note := handlers.event(event)) is not None:
                 tell(note)
+            if kind in silent:
+                silent.remove(kind)
+                tell(begun)
 
         where = (resource.group, resource.version, resource.plural)
         name = resource.full_name.replace(".", "-")

@@ -64,6 +64,6 @@ class Handlers:
         if key is None:
             return None
         if self._resource is PODS:
-            return partial(self._store.remove_pod, key, metadata["name"], metadata["uid"])
+            return partial(self._store.remove_pod, key, metadata["name"], metadata["uid"], version)
         kind = self._resource.kind
         return partial(self._store.remove_child, key, kind, metadata["name"], metadata["uid"], version)

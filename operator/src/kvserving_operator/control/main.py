@@ -245,7 +245,7 @@ class Process:
         self._vitals.synced = True
 
         def source() -> Source:
-            return Source(watched, self._store, login, self._config.namespaces)
+            return Source(watched, self._store, login, self._config.namespaces, resync.soon)
 
         watches = Watches(source, resync.soon, time.monotonic)
         parts = {

@@ -51,8 +51,8 @@ class Resync:
     async def run(self, interval: float, before: Callable[[], Awaitable[None]]) -> None:
         """Resync every ``interval`` seconds (a tenth more or less), for ever; ``before`` each time.
 
-        The first comes after a minute at most: what was deleted between ``once`` at the start and the moment
-        that the watches began is known to neither.
+        The first comes after a minute at most, should no watch have said that it began: what was deleted between
+        ``once`` at the start and that moment is known to neither.
         """
         first = True
         while True:

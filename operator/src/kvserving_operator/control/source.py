@@ -42,15 +42,24 @@ class SourceEnded(Exception):
 
 
 class Source:
-    """Watches ``resources`` in ``namespaces`` (all when empty) and keeps ``store`` informed, in the caller's loop."""
+    """Watches ``resources`` in ``namespaces`` (all when empty) and keeps ``store`` informed, in the caller's loop.
+
+    ``begun`` is called as the watches of kinds begin: what was deleted before that, no watch tells.
+    """
 
     def __init__(
-        self, resources: tuple[Resource, ...], store: Store, login: Callable[[], Any], namespaces: tuple[str, ...]
+        self,
+        resources: tuple[Resource, ...],
+        store: Store,
+        login: Callable[[], Any],
+        namespaces: tuple[str, ...],
+        begun: Callable[[], None],
     ) -> None:
         self._resources = resources
         self._store = store
         self._login = login
         self._namespaces = namespaces
+        self._begun = begun
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], None] = lambda: None
         self._stopped = False
@@ -100,7 +109,7 @@ class Source:
         if self._stopped:
             return
         tasks = await kopf.spawn_tasks(
-            registry=app.registry(self._resources, self._store, self._login, tell),
+            registry=app.registry(self._resources, self._store, self._login, tell, self._begun),
             settings=app.settings(self._resources),
             standalone=True,
             clusterwide=not self._namespaces,
