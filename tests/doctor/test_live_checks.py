@@ -56,6 +56,14 @@ def flag(p: Any, name: str, *values: str) -> None:
     args[:] = [arg for arg in args if not arg.startswith(name)] + list(values)
 
 
+def taken(child: Any) -> None:
+    """The ports are somebody else's now, as the apiserver records it."""
+    (ours,) = child["metadata"]["managedFields"]
+    ports = ours["fieldsV1"]["f:spec"].pop("f:ports")
+    other = {"manager": "kubectl-patch", "operation": "Update", "fieldsV1": {"f:spec": {"f:ports": ports}}}
+    child["metadata"]["managedFields"].append(other)
+
+
 def volume(p: Any, **source: Any) -> None:
     named = next(v for v in p["spec"]["volumes"] if v["name"] == "shm")
     named.clear()
@@ -189,6 +197,9 @@ CASES: dict[str, tuple[Callable[[], ObjectFacts], Severity, str, str]] = {
     "workload-changed": (
         lambda: with_child(FACTS, "Deployment", "decode", lambda c: flag(c, "--shutdown", "--shutdown-timeout=1")),
         WARNING, "Deployment qwen-decode", "--shutdown-timeout differs",
+    ),
+    "child-changed": (
+        lambda: with_child(FACTS, "Service", "router", taken), WARNING, "Service qwen", "kubectl-patch",
     ),
     "pod-args-changed": (
         lambda: pod("decode", lambda p: flag(p, "--middleware")), ERROR, "pod qwen-decode", "--middleware is missing",

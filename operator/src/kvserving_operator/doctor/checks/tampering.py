@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from ...control import drift
 from ...control.config import FIELD_MANAGER
 from ...engines import arguments
 from ...plan import labels, multinode, template
@@ -14,6 +15,8 @@ from ..facts import Body, Live, ObjectFacts, name_of
 from ..findings import Finding, error, info, warning
 
 _CONFIG = "--kv-transfer-config"
+_WHOLE = ("ConfigMap", "NetworkPolicy", "Role", "RoleBinding", "Service")
+"""Kinds of which every planned field is the operator's alone, whoever scales or claims."""
 
 
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
@@ -26,6 +29,10 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         changes = _differences(_pod_spec(manifest), _pod_spec(child))
         if changes:
             yield _changed(name_of(child), changes, _others(child))
+    for manifest in facts.plan.objects if facts.plan is not None and live.status else ():
+        child = by_name.get(name_of(manifest)) if manifest["kind"] in _WHOLE else None
+        if child is not None and not _as_applied(manifest, child):
+            yield _taken(child)
     for child in live.children:
         if child.get("kind") in KINDS and _settled(child):
             for pod in live.pods:
@@ -42,6 +49,30 @@ def _changed(where: str, changes: Sequence[str], others: Sequence[str]) -> Findi
         why="what runs was not checked, and the operator may be of another version or not come to write",
         fix="compare the versions of operator and command; where they are equal, the operator undoes foreign changes "
         "within its resync, or its log says why it cannot",
+    )
+
+
+def _as_applied(manifest: Mapping[str, Any], child: Body) -> bool:
+    """Whether all planned fields are still the operator's, by the apiserver's records: it tells of every other value."""
+    metadata = manifest["metadata"]
+    marked = {**metadata, "annotations": {**(metadata.get("annotations") or {}), drift.DIGEST: ""}}
+    return drift.matches(
+        {**manifest, "metadata": marked}, drift.own_fields(child["metadata"].get("managedFields") or ())
+    )
+
+
+def _taken(child: Body) -> Finding:
+    others = ", ".join(_others(child)) or "somebody"
+    policy = child.get("kind") == "NetworkPolicy"
+    return warning(
+        "child-changed",
+        name_of(child),
+        f"fields that the operator sets were set by {others}, or it is of another version",
+        why="the engines' side channels, which have no authentication, may be reached by every pod of the cluster"
+        if policy
+        else "requests may reach no router, or another one, while every pod is ready",
+        fix="the operator sets them again within its resync, or its conditions say why it cannot: then delete the object, "
+        "and it is made anew",
     )
 
 
@@ -175,6 +206,6 @@ def _others(child: Body) -> list[str]:
             for entry in entries
             if entry.get("manager") != FIELD_MANAGER
             and not entry.get("subresource")
-            and "f:spec" in (entry.get("fieldsV1") or {})
+            and {"f:spec", "f:data", "f:rules", "f:subjects"} & (entry.get("fieldsV1") or {}).keys()
         }
     )
