@@ -32,6 +32,16 @@ def test_each_scaled_role_has_a_target_with_a_selector() -> None:
         assert target["spec"]["selector"] == f"kvserving.dev/name=qwen-scaled,kvserving.dev/role={role}"
 
 
+def test_an_engine_on_several_nodes_counts_once() -> None:
+    """B113: a scaler that saw every pod of a group would multiply what it asks for."""
+    plan = render(pair(decode={**SCALED, "nodes": 2}), kinds=frozenset({"LeaderWorkerSet"}))
+    terms = dict(t.split("=") for t in plan.one("KVServingRole", "qwen-decode")["spec"]["selector"].split(","))
+    (group,) = plan.all("LeaderWorkerSet")
+    templates = group["spec"]["leaderWorkerTemplate"]
+    marks = [templates[name]["metadata"]["labels"] for name in ("leaderTemplate", "workerTemplate")]
+    assert [terms.items() <= found.items() for found in marks] == [True, False]
+
+
 def test_scalers_act_on_the_roles_target_within_its_bounds() -> None:
     plan = case("07")
     hpa = plan.one("HorizontalPodAutoscaler", "qwen-scaled-prefill")["spec"]
