@@ -53,7 +53,7 @@ def _changed(where: str, changes: Sequence[str], others: Sequence[str]) -> Findi
 
 
 def _as_applied(manifest: Mapping[str, Any], child: Body) -> bool:
-    """Whether all planned fields are still the operator's, by the apiserver's records: it tells of every other value."""
+    """Whether all planned fields are still the operator's, by the apiserver's records."""
     metadata = manifest["metadata"]
     marked = {**metadata, "annotations": {**(metadata.get("annotations") or {}), drift.DIGEST: ""}}
     return drift.matches(
@@ -71,8 +71,8 @@ def _taken(child: Body) -> Finding:
         why="the engines' side channels, which have no authentication, may be reached by every pod of the cluster"
         if policy
         else "requests may reach no router, or another one, while every pod is ready",
-        fix="the operator sets them again within its resync, or its conditions say why it cannot: then delete the object, "
-        "and it is made anew",
+        fix="the operator sets them again within its resync, or its conditions say why it cannot: then delete the "
+        "object, and it is made anew",
     )
 
 
