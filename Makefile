@@ -134,7 +134,11 @@ e2e-chart: $(VENV)/.dev $(SCAN)/.installed ## the chart by a real helm, promtool
 
 .PHONY: e2e-operator
 e2e-operator: $(VENV)/.dev $(ENGINE_VENV)/.installed ## the operator process against a real kube-apiserver, also with real engines (skipped without Go)
-	$(BIN)/pytest e2e/operator
+	$(BIN)/pytest e2e/operator --ignore e2e/operator/test_rollout_load.py
+
+.PHONY: e2e-load
+e2e-load: $(VENV)/.dev ## rollouts, scaling and kills under 200 streams with the real operator and routers, seven minutes
+	$(BIN)/pytest -s e2e/operator/test_rollout_load.py
 
 .PHONY: transcript
 transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, from a real kubectl, apiserver and real engines (needs Go)

@@ -204,7 +204,7 @@ def test_engines_that_never_start_end_the_rollout_at_its_deadline(
     assert condition(found, "Available")["status"] == "True"
 
 
-@pytest.mark.parametrize("seconds", [0.2, 1.5, 3.0])
+@pytest.mark.parametrize("seconds", [1.5])
 def test_an_operator_that_is_killed_in_the_middle_is_followed_by_one_that_goes_on(
     plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet, witness: Witness, seconds: float
 ) -> None:
