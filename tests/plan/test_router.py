@@ -115,7 +115,8 @@ def test_the_service_takes_every_revisions_routers() -> None:
 def test_a_router_of_the_users_own_leaves_engines_only(kind: str) -> None:
     plan = render(pair(router={"type": kind}))
     assert len(plan.all("Deployment")) == 2
-    assert not plan.kinds() & {"Service", "ServiceAccount", "ConfigMap"}
+    assert not plan.kinds() & {"Service", "ServiceAccount"}
+    assert not [made for made in plan.plan.objects if made["metadata"]["labels"].get("kvserving.dev/role") == "router"]
 
 
 def test_a_route_leads_from_the_gateway_to_the_service() -> None:
