@@ -77,8 +77,9 @@ def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) 
             yield Fault(f"{path}.spec.{key}", f"{reason}: remove it")
     yield from _engine(spec, f"{path}.spec.containers[engine]")
     for container in template.listed(spec, "initContainers"):
-        if container.get("name") == "connector":
-            yield Fault(f"{path}.spec.initContainers", "the name connector is the operator's: choose another")
+        name = container.get("name")
+        if name == "connector" or (name == roles.PREFETCH and sources.fetched(ctx)):
+            yield Fault(f"{path}.spec.initContainers", f"the name {name} is the operator's: choose another")
     for volume in template.listed(spec, "volumes"):
         name = str(volume.get("name"))
         if name in _VOLUMES or _CLAIM.fullmatch(name):

@@ -149,12 +149,9 @@ def _own_env(ctx: Context, role: RoleName) -> list[dict[str, Any]]:
         extra["VLLM_CPU_KVCACHE_SPACE"] = "1" if ctx.site.local else "4"
     if ctx.spec.kvcached.enabled:
         extra |= _kvcached(ctx)
-    if not ctx.site.local:
-        # An unprivileged user without a home or a name stops torch's and vLLM's caches.
-        extra |= {"HOME": HOME_PATH, "USER": "kvserving", "LOGNAME": "kvserving"}
-        if ctx.spec.engine.connector == "inject":
-            extra["PYTHONPATH"] = CONNECTOR_PATH
     env += [{"name": name, "value": value} for name, value in extra.items()]
+    if not ctx.site.local:
+        env += _home(ctx)
     return [*env, *sources.model_env(ctx), *storage.engine_env(ctx, role)]
 
 
@@ -162,6 +159,20 @@ def _fabric(ctx: Context) -> dict[str, str]:
     if ctx.cpu:
         return {"UCX_TLS": UCX_CPU_LOCAL, "UCX_NET_DEVICES": "lo"} if ctx.site.local else {"UCX_TLS": UCX_CPU_POD}
     return {"UCX_TLS": UCX_RDMA if uses_rdma(ctx) else UCX_PLAIN}
+
+
+def prefetch_env(ctx: Context, role: RoleName) -> list[dict[str, Any]]:
+    """Environment of what fetches weights before an engine starts: the hub's credentials, and the user's variables."""
+    merged = {variable["name"]: variable for variable in (*_home(ctx), *sources.model_env(ctx))}
+    return list({**merged, **user_env(ctx, role)}.values())
+
+
+def _home(ctx: Context) -> list[dict[str, Any]]:
+    # An unprivileged user without a home or a name stops torch's and vLLM's caches.
+    values = {"HOME": HOME_PATH, "USER": "kvserving", "LOGNAME": "kvserving"}
+    if ctx.spec.engine.connector == "inject":
+        values["PYTHONPATH"] = CONNECTOR_PATH
+    return [{"name": name, "value": value} for name, value in values.items()]
 
 
 def _kvcached(ctx: Context) -> dict[str, str]:

@@ -14,6 +14,8 @@ from .security import USER_ID, pod_context, sealed_container
 # smg reads it to relay transfer parameters; any other value, MultiConnector included, turns P/D off silently.
 ROUTER_ANNOTATION = {"smg.ai/kv-connector": "NixlConnector"}
 
+PREFETCH = "prefetch"
+
 Pair = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -88,8 +90,13 @@ def _pod_spec(ctx: Context, role: RoleName, worker: bool) -> dict[str, Any]:
         "terminationGracePeriodSeconds": engine.grace_seconds(ctx, role),
         "securityContext": pod_context(USER_ID, change_policy="OnRootMismatch"),
     }
+    first = []
     if ctx.spec.engine.connector == "inject" and not ctx.site.local:
-        spec["initContainers"] = [_connector_container(ctx)]
+        first.append(_connector_container(ctx))
+    if fetched := sources.fetched(ctx):
+        first.append(_prefetch_container(ctx, role, fetched, [mount for _, mount in pairs]))
+    if first:
+        spec["initContainers"] = first
     spec["containers"] = [_engine_container(ctx, role, [mount for _, mount in pairs], worker)]
     spec["volumes"] = [volume for volume, _ in pairs]
     spec |= _placement(ctx)
@@ -128,6 +135,21 @@ def _connector_container(ctx: Context) -> dict[str, Any]:
         "resources": {"limits": {"memory": "128Mi"}, "requests": {"cpu": "10m", "memory": "32Mi"}},
         "securityContext": sealed_container(),
         "volumeMounts": [{"name": "connector", "mountPath": engine.CONNECTOR_PATH}],
+    }
+
+
+def _prefetch_container(
+    ctx: Context, role: RoleName, fetched: list[str], mounts: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "name": PREFETCH,
+        "image": ctx.build.image,
+        "command": ["python3", "-m", "kvserving_connector.prefetch"],
+        "args": fetched,
+        "env": engine.prefetch_env(ctx, role),
+        "resources": {"limits": {"memory": "8Gi"}, "requests": {"cpu": "100m", "memory": "1Gi"}},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "volumeMounts": [mount for mount in mounts if mount["name"] in ("connector", "home", "model-cache")],
     }
 
 

@@ -49,6 +49,16 @@ def model_args(ctx: Context) -> list[str]:
     return args
 
 
+def fetched(ctx: Context) -> list[str]:
+    """Repositories of the hub, as owner/name@revision, that pods fetch into the weights' cache before engines start."""
+    model = ctx.spec.model
+    if model.cache is None or ctx.site.local:
+        return []
+    pinned = "" if model.revision is None else f"@{model.revision}"
+    named = [(model.uri, pinned), *((lora.uri, "") for lora in model.loras)]
+    return [literal(source(uri).reference + at) for uri, at in named if uri.startswith("hf://")]
+
+
 def model_env(ctx: Context) -> list[dict[str, Any]]:
     """Environment for downloads: the token by reference only, and where weights are kept."""
     model = ctx.spec.model
