@@ -8,7 +8,7 @@ import pytest
 from tests.plan.rollout_world import NONE, Group, Rules, Set, World, applied, observe, running
 from tests.plan.support import pair, serving
 
-from kvserving_operator.plan.rollout import next_step, progress, undo_target
+from kvserving_operator.plan.rollout import next_step, progress
 from kvserving_operator.plan.rollout_types import (
     Drain,
     Fail,
@@ -89,6 +89,7 @@ def test_two_pairs_are_exchanged_one_by_one() -> None:
         (Scale("b", "prefill", 2), Scale("b", "decode", 2)),
         (Switch(("b",)),),
         (Drain("a", "prefill", 0), Drain("a", "decode", 0)),
+        (Remove("a"),),
     ]
 
 
@@ -153,7 +154,7 @@ def test_recreate_stops_the_old_set_routers_first_and_then_starts_the_new_one() 
         (Drain("a", "prefill", 0), Drain("a", "decode", 0)),
         (Scale("b", "prefill", 2), Scale("b", "decode", 2), Scale("b", "router", 1)),
         (Switch(("b",)),),
-        (Scale("b", "router", 2),),
+        (Scale("b", "router", 2), Remove("a")),
     ]
 
 
@@ -219,26 +220,14 @@ def test_a_verified_set_keeps_its_traffic_when_the_deadline_passes() -> None:
     assert not [c for c in planned.changes if isinstance(c, Switch)]
 
 
-def test_undo_goes_back_to_a_kept_set_and_names_what_is_kept() -> None:
-    kept = Set("a", verification=VERIFIED)
-    there = world(kept, running("b", 2, 2), traffic=("b",))
-    assert undo_target(observe(there, Rules()), Wanted("b", 2, 2)) == "a"
-    planned = step(there, Wanted("b", 2, 2, undo_to="a"))
-    assert planned.changes == (Scale("a", "prefill", 1), Scale("a", "decode", 1))
-    refused = step(there, Wanted("b", 2, 2, undo_to="z"))
-    assert kinds(refused) == [Fail]
-    assert isinstance(fail := refused.decisions[0], Fail)
-    assert "choose one of a, b" in fail.message
-
-
-def test_undo_after_a_failure_retires_the_failed_set() -> None:
+def test_a_return_to_the_former_revision_after_a_failure_retires_the_failed_set() -> None:
     new = running("b", 1, 1)._replace(verification=FAILED)
-    planned = step(world(running("a", 2, 2), new, failed="b"), Wanted("b", 2, 2, undo_to="a"))
+    planned = step(world(running("a", 2, 2), new, failed="b"), Wanted("a", 2, 2))
     assert planned.changes == (Drain("b", "prefill", 0), Drain("b", "decode", 0))
 
 
-def test_sets_beyond_those_that_are_kept_are_removed_failed_ones_first() -> None:
-    sets = [Set(name) for name in "abc"] + [Set("d", verification=FAILED), running("e", 1, 1)]
+def test_sets_without_pods_are_removed() -> None:
+    sets = [Set("a"), Set("d", verification=FAILED), running("e", 1, 1)]
     planned = step(world(*sets, traffic=("e",)), Wanted("e", 1, 1))
     assert planned.changes == (Remove("d"), Remove("a"))
 

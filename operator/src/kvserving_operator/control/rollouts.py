@@ -217,7 +217,7 @@ def _settings(serving: KVServing, view: View) -> Settings:
     groups = any(role.nodes > 1 for role in roles) or any(child.kind == multinode.KIND for child in view.owned())
     settings = Settings.of(spec.rollout, unready_first=not groups)
     # Engines that load for an hour make no progress that shows, and are no failure.
-    return replace(settings, progress_deadline=max(settings.progress_deadline, float(longest)), keep=0)
+    return replace(settings, progress_deadline=max(settings.progress_deadline, float(longest)))
 
 
 def _deadline(step: Step, observed: Observation, settings: Settings) -> float | None:

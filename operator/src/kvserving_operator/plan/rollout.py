@@ -33,7 +33,7 @@ from .rollout_types import (
     Wanted,
 )
 
-__all__ = ["next_step", "progress", "undo_target"]
+__all__ = ["next_step", "progress"]
 
 
 def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step:
@@ -44,9 +44,7 @@ def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step
     ``Recreate``, or no way within the budget that has one pair left). No change raises the pods of a role
     that exist above what is wanted and ``max_surge``; where one set is alone, pods that drain are not counted.
     """
-    if wanted.undo_to is not None and wanted.undo_to not in [s.revision for s in observed.sets]:
-        return Step(Phase.STOPPED, (_nothing_to_undo(observed, wanted.undo_to),))
-    goal = wanted.undo_to or wanted.revision
+    goal = wanted.revision
     at = board(observed, wanted, settings, goal)
     if not moves.exchanging(at):
         return _forward(at)
@@ -70,13 +68,6 @@ def progress(observed: Observation) -> tuple[object, ...]:
     counts = tuple((r, *((p.wanted, p.ready, p.existing, p.draining) for p in pods[r])) for r in sorted(pods))
     proofs = tuple(sorted((s.revision, s.verification.value) for s in observed.sets))
     return (observed.traffic, counts, proofs)
-
-
-def undo_target(observed: Observation, wanted: Wanted) -> str | None:
-    """The set that ``undo`` without a name returns to: the newest beside the present one that has not failed."""
-    found = [s for s in observed.sets if s.revision not in (wanted.revision, observed.failed)]
-    found = [s for s in found if s.verification is not Verification.FAILED]
-    return max(found, key=lambda s: (s.number, s.revision)).revision if found else None
 
 
 def _forward(at: Board) -> Step:
@@ -203,8 +194,3 @@ def _wait(at: Board, complete: bool, bounded: bool) -> Decision:
 
 def _recorded(goal: str, observed: Observation, why: str) -> tuple[Fail, ...]:
     return () if observed.failed == goal else (Fail(goal, f"the rollout to revision {goal} failed: {why}"),)
-
-
-def _nothing_to_undo(observed: Observation, asked: str) -> Fail:
-    kept = ", ".join(sorted(s.revision for s in observed.sets)) or "none"
-    return Fail(asked, f"revision {asked} cannot be returned to, as nothing of it is kept: choose one of {kept}")

@@ -324,11 +324,9 @@ def route(at: Board, room: int) -> tuple[list[Change], Board]:
 
 
 def removals(at: Board) -> list[Change]:
-    """Sets without pods or traffic beyond those that stay for ``undo``; failed ones first."""
+    """Sets without pods or traffic."""
     empty = [s for s in at.others if s.revision not in at.traffic and not at.occupied(s)]
-    empty = [s for s in empty if s.revision != at.wanted.revision]
-    kept = [s.revision for s in empty if s.verification is not Verification.FAILED][: max(0, at.settings.keep)]
-    return [Remove(s.revision) for s in empty if s.revision not in kept]
+    return [Remove(s.revision) for s in empty if s.revision != at.wanted.revision]
 
 
 def complete(of: RevisionSet, at: Board) -> bool:

@@ -85,7 +85,7 @@ class Wanted:
     """What the object asks for: the revision of its spec and the pods of each role.
 
     ``prefill`` is ``None`` in aggregated mode, ``router`` where the object deploys none. The devices are
-    those of one pod of this revision. ``undo_to`` names a kept revision that is to serve instead.
+    those of one pod of this revision.
     """
 
     revision: str
@@ -94,7 +94,6 @@ class Wanted:
     router: int | None = None
     prefill_devices: int = 0
     decode_devices: int = 0
-    undo_to: str | None = None
 
     def count(self, role: SetRole) -> int | None:
         """The pods of a role; ``None`` where it is not asked for."""
@@ -112,7 +111,7 @@ class Settings:
     """How sets are exchanged; surge and unavailability are counted in pairs of one prefill and one decode.
 
     ``unready_first`` says that a workload which gets smaller gives up pods that are not ready first, as
-    Deployments do; LeaderWorkerSets take the highest index. ``keep`` sets without pods stay for ``undo``.
+    Deployments do; LeaderWorkerSets take the highest index.
     """
 
     strategy: Literal["Paired", "Recreate"] = "Paired"
@@ -121,7 +120,6 @@ class Settings:
     paused: bool = False
     progress_deadline: float = 3600.0
     unready_first: bool = True
-    keep: int = 2
 
     @classmethod
     def of(cls, rollout: Rollout, *, unready_first: bool = True) -> Settings:
