@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.control.bodies import KEY, children, planned, pod, stored, view
@@ -12,6 +13,7 @@ from tests.control.bodies import KEY, children, planned, pod, stored, view
 from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.control.observe import View
 from kvserving_operator.control.verification import Standing, Verifications, peers_of, subjects
+from kvserving_operator.plan.rollout_types import Verification as Word
 from kvserving_operator.plan.types import Plan
 from kvserving_operator.reasons import Reason
 from kvserving_operator.verify.proof import Cause, Verdict
@@ -28,6 +30,7 @@ class Stage:
         self.cause: Cause | None = None
         self.probes: list[dict[str, Any]] = []
         self.told = 0
+        self.broken = False
         self.secrets: dict[str, str] | None = dict(KEYS)
         self.serving = stored(spec, status)
         reading = planned(self.serving)
@@ -48,6 +51,8 @@ class Stage:
 
     async def _probe(self, engines: Any, **how: Any) -> Verification:
         self.probes.append({"engines": engines, **how})
+        if self.broken:
+            raise ValueError("an answer of a kind that nobody expected")
         verdict = Verdict("so it is", self.cause)
         return Verification(how["revision"], 0.0, (PairResult("p", "d", verdict),))
 
@@ -127,6 +132,23 @@ def test_a_failed_probe_is_repeated_soon() -> None:
         stage.cause = None
         found = await stage.settle(stage.see("d"))
         assert found.transfer.status == "True"
+
+    run(work)
+
+
+def test_a_probe_that_breaks_is_told_and_repeated_and_fails_no_revision(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        stage = Stage()
+        stage.broken = True
+        for number in range(1, 5):
+            found = await stage.settle(stage.see("d"))
+            assert (found.transfer.status, found.transfer.reason) == ("Unknown", Reason.PROBE_FAILED)
+            assert found.proof.word is not Word.FAILED
+            assert len(stage.probes) == number
+            stage.now += 100
+        assert "an answer of a kind that nobody expected" in caplog.text
+        stage.broken = False
+        assert (await stage.settle(stage.see("d"))).transfer.status == "True"
 
     run(work)
 

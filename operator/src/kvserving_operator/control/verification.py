@@ -132,6 +132,9 @@ def peers_of(view: View, revision: str, *, routed: bool) -> Peers | None:
     return Peers(revision, engines, routers[0] if routed else None)
 
 
+_BROKE = "the probe ended by an error of its own, which is in the operator's log: it is repeated"
+
+
 class Verifications:
     """Results of all objects. ``enqueue`` is called when one changed; ``now`` is a monotonic clock."""
 
@@ -213,6 +216,10 @@ class Verifications:
             try:
                 async with self._limit:
                     transfer = await self._verify(state.key, peers, subject)
+            except Exception:
+                # Nothing is known of the transfer; without a result nobody would probe again.
+                log.exception("the probe of revision %s broke", subject.revision)
+                transfer = Transfer("Unknown", Reason.PROBE_FAILED, _BROKE)
             finally:
                 state.task = None
             before = state.result
