@@ -7,7 +7,7 @@ from threading import Thread
 
 import pytest
 
-from kvserving_connector.drain import LEADER, Load, drain, main, parse, read
+from kvserving_connector.drain import LEADER, STALLED_SECONDS, Load, drain, main, parse, read
 
 METRICS = """# HELP vllm:num_requests_running x
 vllm:num_requests_running{engine="0",model_name="a b"} 2.0
@@ -16,7 +16,11 @@ vllm:num_requests_waiting{engine="0"} 4.0
 vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 4.0
 vllm:request_success_total{finished_reason="stop"} 5.0
 vllm:request_success_total{finished_reason="length"} 6.0
+vllm:generation_tokens_total{engine="0"} 100.0
+vllm:prompt_tokens_total{engine="0"} 200.0
+vllm:kv_cache_usage_perc{engine="0"} 0.5
 """
+LOAD = Load(busy=7.0, finished=11.0, work=(3.0, 4.0, 11.0, 100.0, 200.0, 0.5))
 
 
 class Clock:
@@ -39,7 +43,7 @@ def waited(load: Callable[[float], Load | None], timeout: float, lease: float = 
 
 
 def test_metrics_are_summed_over_engines_and_labels() -> None:
-    assert parse(METRICS) == Load(busy=7.0, finished=11.0)
+    assert parse(METRICS) == LOAD
 
 
 def test_an_idle_decode_waits_three_seconds_for_its_router() -> None:
@@ -66,6 +70,13 @@ def test_an_engine_that_is_gone_is_not_waited_for() -> None:
     assert waited(lambda now: Load(0, 5) if now < 10 else None, timeout=60, lease=20)[0] == 10.0
 
 
+def test_requests_that_stand_still_are_given_up_and_slow_ones_are_not() -> None:
+    assert waited(lambda now: Load(1, 5, (0.5,)), timeout=600, lease=20) == (STALLED_SECONDS, False)
+    slow = waited(lambda now: Load(1 if now < 400 else 0, 5, (now // 100,)), timeout=600)
+    assert slow == (400.0, True)
+    assert waited(lambda now: Load(1, 5, (0.5,)), timeout=60) == (60.0, False)
+
+
 @contextmanager
 def serving(metrics: str, address: str = "127.0.0.1") -> Iterator[int]:
     """An engine's metrics at a port of its own."""
@@ -90,7 +101,7 @@ def serving(metrics: str, address: str = "127.0.0.1") -> Iterator[int]:
 
 def test_the_engines_own_metrics_are_read_over_http() -> None:
     with serving(METRICS) as port:
-        assert read("127.0.0.1", port) == Load(7.0, 11.0)
+        assert read("127.0.0.1", port) == LOAD
     assert read("127.0.0.1", port) is None
 
 

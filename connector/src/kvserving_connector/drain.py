@@ -3,6 +3,7 @@
 Runs as preStop. It waits until the engine has no request, or for S seconds; a prefill engine then keeps its blocks
 for the lease of what it finished last. Never shorter than 3 s: a router needs that long to take the pod out.
 
+Of an engine whose requests get nothing for two minutes no more is expected: it hangs, or a pod of its group is gone.
 A pod that is a further part of an engine on several nodes asks the engine's leader, whose ranks need its own.
 """
 
@@ -21,30 +22,32 @@ from kvserving_connector.settings import Settings
 
 MIN_SECONDS = 3.0
 POLL_SECONDS = 0.5
+STALLED_SECONDS = 120.0
 LEADER = "LWS_LEADER_ADDRESS"
 
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
 _DONE = "vllm:request_success_total"
+# What a step changes; a long prompt moves the share of KV in use at each of its parts.
+_WORK = (*_BUSY, _DONE, "vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:kv_cache_usage_perc")
 
 
 @dataclass(frozen=True)
 class Load:
-    """One reading of the engine's metrics: requests it has now, and requests it has finished so far."""
+    """One reading of the engine's metrics: requests it has now, those it has finished so far, and what else moves."""
 
     busy: float
     finished: float
+    work: tuple[float, ...] = ()
 
 
 def parse(text: str) -> Load:
     """Read vLLM's Prometheus text, summed over its engines and labels."""
-    busy = finished = 0.0
+    sums = dict.fromkeys(_WORK, 0.0)
     for line in text.splitlines():
         name = line.split("{", 1)[0].split(" ", 1)[0]
-        if name in _BUSY:
-            busy += float(line.rsplit(" ", 1)[1])
-        elif name == _DONE:
-            finished += float(line.rsplit(" ", 1)[1])
-    return Load(busy, finished)
+        if name in sums:
+            sums[name] += float(line.rsplit(" ", 1)[1])
+    return Load(sum(sums[name] for name in _BUSY), sums[_DONE], tuple(sums.values()))
 
 
 def read(host: str, port: int) -> Load | None:
@@ -72,10 +75,12 @@ def drain(
     """Wait until the engine is drained; return whether it had no request left.
 
     ``timeout`` bounds the wait for requests, ``lease`` (0 on decode) is kept after the last moment at which a request
-    may have finished, both in seconds. An engine that three times in a row does not answer is gone and not waited for.
+    may have finished, both in seconds. An engine that three times in a row does not answer is gone and not waited for,
+    nor is one whose requests have stood still for ``STALLED_SECONDS``.
     """
     start = clock()
-    active = start
+    active = moved = start
+    work: tuple[float, ...] | None = None
     seen: float | None = None
     silent = 0
     idle = False
@@ -86,12 +91,16 @@ def drain(
             silent += 1
         else:
             silent = 0
+            if reading.work != work:
+                work, moved = reading.work, now
             if reading.busy > 0 or (seen is not None and reading.finished != seen):
                 active = now
             if seen is None and reading.finished == 0 and reading.busy == 0:
                 active = start - lease
             seen = reading.finished
         idle = reading is not None and reading.busy == 0
+        if not idle and now - moved >= STALLED_SECONDS:
+            return False
         if silent >= 3 and now - start >= MIN_SECONDS:
             return True
         if now - start >= MIN_SECONDS and (idle or now - start >= timeout):
