@@ -143,7 +143,7 @@ def test_a_probe_that_breaks_is_told_and_repeated_and_fails_no_revision(caplog: 
         for number in range(1, 5):
             found = await stage.settle(stage.see("d"))
             assert (found.transfer.status, found.transfer.reason) == ("Unknown", Reason.PROBE_FAILED)
-            assert found.proof.word is not Word.FAILED
+            assert found.proof.verification is not Word.FAILED
             assert len(stage.probes) == number
             stage.now += 100
         assert "an answer of a kind that nobody expected" in caplog.text

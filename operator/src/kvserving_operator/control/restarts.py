@@ -34,7 +34,7 @@ from .observe import Key, Store, View
 from .owners import controller_of
 from .permissions import PODS
 from .pods import PodState
-from .verification import Probe
+from .verification import Probe, endpoint
 
 log = logging.getLogger(__name__)
 
@@ -143,7 +143,7 @@ class Restarts:
 
         async def read(pod: PodState) -> tuple[PodState, float, object]:
             async with limit:
-                return pod, self._now(), await caller.activity(_endpoint(pod))
+                return pod, self._now(), await caller.activity(endpoint(pod))
 
         watched = {_process(pod): state.watched.get(_process(pod), Watched()) for pod in asked}
         for pod, at, found in await asyncio.gather(*map(read, asked)):
@@ -224,7 +224,7 @@ class Restarts:
         """Return the UID of the object that these engines belong to, and their processes by pod."""
         wanted = {(engine.pod, engine.url) for engine in engines}
         for view in self._views():
-            found = {pod.name: _process(pod) for pod in view.pods if (pod.name, _endpoint(pod).url) in wanted}
+            found = {pod.name: _process(pod) for pod in view.pods if (pod.name, endpoint(pod).url) in wanted}
             if wanted and len(found) == len(wanted):
                 return view.serving.uid, found
         return None
@@ -244,11 +244,6 @@ class Restarts:
 def _process(pod: PodState) -> str:
     """What stands for a pod's present process: what was seen of one says nothing of the next."""
     return f"{pod.uid}/{pod.restarts}"
-
-
-def _endpoint(pod: PodState) -> Endpoint:
-    host = f"[{pod.address}]" if ":" in pod.address else pod.address
-    return Endpoint(pod.name, pod.role, f"http://{host}:{pod.http}")  # type: ignore[arg-type]
 
 
 def _is_still(body: Json, pod: PodState) -> bool:

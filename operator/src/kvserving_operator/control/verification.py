@@ -252,11 +252,11 @@ class Verifications:
             return Transfer("False", Reason.SECRET_MISSING, f"Secret {subject.keys} holds no signing key yet")
         router = peers.router
         outcome = await self._probe(
-            [_endpoint(pod) for pod in peers.engines],
+            [endpoint(pod) for pod in peers.engines],
             keys=keys,
             revision=peers.revision,
             model=subject.model,
-            router=None if router is None else _endpoint(router),
+            router=None if router is None else endpoint(router),
             api_key=api_key,
             timeout=_PROBE_TIMEOUT,
         )
@@ -269,7 +269,7 @@ class Verifications:
 
         async def read(pod: PodState) -> tuple[str, Any]:
             async with limit:
-                return pod.uid, await caller.counters(_endpoint(pod))
+                return pod.uid, await caller.counters(endpoint(pod))
 
         read_now = dict(await asyncio.gather(*(read(pod) for pod in decodes)))
         seen = {pod: found for pod, found in read_now.items() if isinstance(found, Counters)}
@@ -334,6 +334,7 @@ def _carried(view: View, revision: str) -> Transfer | None:
     return None
 
 
-def _endpoint(pod: PodState) -> Endpoint:
+def endpoint(pod: PodState) -> Endpoint:
+    """Return where an engine or router answers."""
     host = f"[{pod.address}]" if ":" in pod.address else pod.address
     return Endpoint(pod.name, pod.role, f"http://{host}:{pod.http}")  # type: ignore[arg-type]
