@@ -390,3 +390,16 @@ def test_the_pods_of_an_engine_each_take_their_devices() -> None:
     assert "too-few-devices" not in found(spoiled(facts, nodes=(node("a", **{"nvidia.com/gpu": "3"}),)))
     told = found(spoiled(facts, nodes=(node("a", **{"nvidia.com/gpu": "2"}),)))["too-few-devices"]
     assert "ask for 3" in told.what
+
+
+def test_the_further_pods_of_an_engine_are_looked_at_too() -> None:
+    facts = healthy(SPANNING)
+    assert facts.live is not None
+    leader = next(p for p in facts.live.pods if p["metadata"]["labels"]["kvserving.dev/role"] == "decode")
+    worker = copy.deepcopy(leader)
+    worker["metadata"]["name"] += "-1"
+    worker["metadata"]["labels"]["kvserving.dev/role"] = "decode-worker"
+    nowhere = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/4 nodes"}
+    worker["status"]["conditions"] = [nowhere]
+    told = found(spoiled(facts, pods=(*facts.live.pods, worker)))
+    assert told["unschedulable"].where == f"pod {worker['metadata']['name']}"

@@ -33,12 +33,13 @@ _WAITING = {
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     """Findings about the pods of one object."""
     yield from _absent(facts, live)
-    for pod in live.pods_of("prefill", "decode", "router", "store"):
+    workers = [labels.worker(role) for role in ("prefill", "decode")]
+    for pod in live.pods_of("prefill", "decode", "router", "store", *workers):
         yield from _running(facts, pod)
     engines = live.pods_of("prefill", "decode")
     for pod in engines:
         yield from _engine(facts, pod)
-    yield from _alike(engines)
+    yield from _alike(engines + live.pods_of(*workers))
 
 
 def _absent(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
