@@ -11,23 +11,29 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from ..reasons import Reason
 from .conditions import TYPES
 from .kube import Call
 from .observe import Key
 from .permissions import TABLE
 
 _RESOURCES = frozenset(resource.plural for resource in TABLE) | {"reviews", "discovery"}
+_RESULTS = ("unchanged", "changed", "retry", "invalid", "gone", "error")
+_REPLACED = (Reason.ENGINE_HUNG, Reason.PEER_STALE)
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
 
 class Metrics:
-    """All series of one process, in a registry of its own."""
+    """All series of one process, in a registry of its own.
+
+    Counters of alerts start at 0 for each of their labels: of a series that begins at 1 Prometheus counts no increase.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.reconciles = Counter(
             "kvserving_operator_reconciles",
-            "Reconciliations by result: unchanged, changed, retry, invalid, gone, error.",
+            f"Reconciliations by result: {', '.join(_RESULTS)}.",
             ["result"],
             registry=self.registry,
         )
@@ -58,9 +64,15 @@ class Metrics:
             registry=self.registry,
         )  # fmt: skip
         self.engines_replaced = Counter(
-            "kvserving_operator_engines_replaced", "Engine pods that were deleted, by reason: EngineHung or PeerStale.",
-            ["reason"], registry=self.registry,
-        )  # fmt: skip
+            "kvserving_operator_engines_replaced",
+            f"Engine pods that were deleted, by reason: {' or '.join(_REPLACED)}.",
+            ["reason"],
+            registry=self.registry,
+        )
+        for result in _RESULTS:
+            self.reconciles.labels(result)
+        for reason in _REPLACED:
+            self.engines_replaced.labels(reason)
         self.resyncs = Counter(
             "kvserving_operator_resyncs", "Comparisons of everything with the cluster.", registry=self.registry
         )
