@@ -106,9 +106,9 @@ def operator(lane: Lane) -> str:
     return lane.install()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def served(lane: Lane, operator: str, engine: Path, model: Path) -> Iterator[Served]:
-    """The object of one file of tests, to be applied by the first of them, in a namespace that has its model."""
+    """The one object of all tests, as engines take a minute to start, in a namespace of its own; the first applies it."""
     namespace = lane.plane.namespace("serving")
     for obj in objects.claim(namespace, "models", model.parent):
         lane.plane.api.apply(obj)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from e2e.cluster.images import NEXT
 from e2e.cluster.lane import Lane
-from e2e.cluster.service import NAME, UP_SECONDS, Served
+from e2e.cluster.service import NAME, UP_SECONDS, Served, everything
 from e2e.controlplane.api import Json
 from e2e.operator.objects import path_of
 from tests.chart.charts import CHART, NAMESPACE
@@ -18,6 +19,7 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(UP_SECONDS + 300)]
 
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kvservings.kvserving.dev"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}"
+KEPT = {("PersistentVolumeClaim", "models"), ("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
 NEXT_TAG = NEXT.name.rpartition(":")[2]
 
 
@@ -33,7 +35,6 @@ def version(lane: Lane) -> set[str]:
 
 
 def test_a_newer_operator_and_then_the_older_one_restart_no_engine(lane: Lane, operator: str, served: Served) -> None:
-    served.apply()
     served.wait("Ready")
     before = served.identities()
     [first] = version(lane)
@@ -91,9 +92,18 @@ def test_helm_test_succeeds(lane: Lane, operator: str) -> None:
     assert "Succeeded" in lane.helm.run("test", RELEASE, *where)
 
 
+def test_deletion_leaves_nothing_behind(served: Served) -> None:
+    made = everything(served.lane, served.namespace) - KEPT
+    assert {kind for kind, _ in made} >= {"KVServing", "Deployment", "StatefulSet", "Secret", "Service", "Pod"}
+    served.lane.kubectl("delete", f"--namespace={served.namespace}", f"kvs/{NAME}", "--timeout=60s")
+    served.gone(KEPT)
+    assert json.loads(served.lane.kubectl("get", "kvs", "--all-namespaces", "-o=json"))["items"] == []
+
+
 def test_a_release_that_keeps_no_crd_takes_the_services_with_it(lane: Lane, served: Served) -> None:
+    served.apply()
+    served.wait("Progressing")
     lane.install({"crds": {"keep": False}}, command="upgrade")
     lane.uninstall()
     lane.plane.api.wait(CRD, lambda found: found is None, what="the CRD's deletion", timeout=60)
-    kept = {("PersistentVolumeClaim", "models"), ("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
-    served.gone(kept)
+    served.gone(KEPT)
