@@ -2,7 +2,8 @@
 
 The leader of a group has vLLM's API and is what routers, probes and counters know; its workers compute. What becomes
 of one pod becomes of the group: vLLM goes on with all of its ranks or with none. Facts of the kind:
-https://github.com/kubernetes-sigs/lws/blob/v0.9.0/api/leaderworkerset/v1/leaderworkerset_types.go
+https://github.com/kubernetes-sigs/lws/blob/v0.9.0/api/leaderworkerset/v1/leaderworkerset_types.go, of vLLM's flags:
+https://github.com/vllm-project/vllm/pull/23691
 """
 
 from __future__ import annotations
