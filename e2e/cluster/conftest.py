@@ -108,7 +108,7 @@ def operator(lane: Lane) -> str:
 
 @pytest.fixture(scope="session")
 def served(lane: Lane, operator: str, engine: Path, model: Path) -> Iterator[Served]:
-    """The one object of all tests, as engines take a minute to start, in a namespace of its own; the first applies it."""
+    """The one object of all tests, in a namespace of its own; the first applies it. Engines take a minute to start."""
     namespace = lane.plane.namespace("serving")
     for obj in objects.claim(namespace, "models", model.parent):
         lane.plane.api.apply(obj)

@@ -80,7 +80,8 @@ def serve(lane: Lane, namespace: str) -> Json:
 def test_a_pod_reaches_a_service_by_name_and_the_apiserver(lane: Lane, namespace: str) -> None:
     web = serve(lane, namespace)
     service = lane.plane.api.get(f"/api/v1/namespaces/{namespace}/services/web")
-    lane.plane.api.create(pod(namespace, "client", _ASK, service_host("web", namespace), restartPolicy="Never"))
+    # On failure it is started again: kube-proxy may not know the Service yet.
+    lane.plane.api.create(pod(namespace, "client", _ASK, service_host("web", namespace), restartPolicy="OnFailure"))
     client = running(lane, namespace, "client", "Succeeded")
     told = lane.kubectl("logs", "--namespace", namespace, "client").split()
     assert told == [service["spec"]["clusterIP"], client["status"]["podIP"], "200"]
