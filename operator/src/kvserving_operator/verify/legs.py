@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 COMPLETIONS = "/v1/completions"
 _LONGEST_MESSAGE = 300
+_UNEXPECTED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What reading an answer of another shape, or of endless depth or size, ends in."""
 
 PREFILL_PARAMS: Mapping[str, Any] = {
     "do_remote_decode": True,
@@ -150,7 +152,10 @@ class Caller:
                 if response.status != 200:
                     return _refused(endpoint, response.status, text)
                 first = json.loads(text)["data"][0]
-                return str(first["id"]), first.get("max_model_len")
+                length = first.get("max_model_len")
+                if not isinstance(length, int | None):
+                    raise TypeError
+                return str(first["id"]), length
 
         return await self._bounded(endpoint, "/v1/models", call)
 
@@ -163,7 +168,7 @@ class Caller:
             return Failure("timeout", f"{who} did not answer {path} within {self._timeout:g} s")
         except aiohttp.ClientError as error:
             return Failure("unreachable", f"{who} at {endpoint.url} cannot be reached: {error or type(error).__name__}")
-        except (ValueError, LookupError, TypeError) as error:
+        except _UNEXPECTED as error:
             return Failure(
                 "status", f"{who} answered {path} with something else than expected ({type(error).__name__})"
             )
@@ -196,6 +201,6 @@ def _message(text: str) -> str:
     try:
         error = json.loads(text)["error"]
         message = str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, LookupError, TypeError):
+    except _UNEXPECTED:
         return ""
     return f": {message[:_LONGEST_MESSAGE]}"
