@@ -38,7 +38,7 @@ def operator_series() -> set[str]:
 @pytest.mark.parametrize("where", ["dashboards", "alerts"])
 def test_every_series_of_the_operator_exists(where: str) -> None:
     used = {name for expr in (dashboards() if where == "dashboards" else alerts()) for name in series(expr)}
-    ours = {name for name in used if re.match(r"kvserving_(operator_|condition)", name)}
+    ours = {name for name in used if re.match(r"kvserving_(operator_|condition|suspended)", name)}
     assert len(ours) > 4
     assert ours <= operator_series()
 
@@ -56,7 +56,7 @@ def test_every_series_of_the_router_exists() -> None:
 def test_every_series_belongs_to_the_operator_the_router_or_the_engines() -> None:
     for expr in (*dashboards(), *alerts()):
         for name in series(expr):
-            assert re.match(r"(kvserving_operator_|kvserving_condition$|smg_|vllm:|kvserving:)", name), name
+            assert re.match(r"(kvserving_operator_|kvserving_(condition|suspended)$|smg_|vllm:|kvserving:)", name), name
 
 
 def test_conditions_that_are_asked_for_exist() -> None:

@@ -104,7 +104,7 @@ class Metrics:
         ).set_function(oldest)  # fmt: skip
 
     def watch_objects(self, statuses: Callable[[], Iterable[tuple[Key, Mapping[str, Any]]]]) -> None:
-        """Export the conditions of every object from ``statuses``, asked at each scrape."""
+        """Export the conditions of every object, and whether it stands still, from ``statuses``, at each scrape."""
         self.registry.register(_Conditions(statuses))
 
     def request(self, call: Call) -> None:
@@ -119,17 +119,22 @@ class Metrics:
 
 
 class _Conditions:
-    """``kvserving_condition``: 1 for true, 0 for false, -1 for unknown."""
+    """``kvserving_condition``, 1 for true, 0 for false, -1 for unknown, and ``kvserving_suspended``."""
 
     def __init__(self, statuses: Callable[[], Iterable[tuple[Key, Mapping[str, Any]]]]) -> None:
         self._statuses = statuses
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family."""
+        """Yield both families."""
         family = GaugeMetricFamily(
             "kvserving_condition",
             "Conditions of each KVServing: 1 true, 0 false, -1 unknown.",
             labels=["namespace", "name", "condition"],
+        )
+        suspended = GaugeMetricFamily(
+            "kvserving_suspended",
+            "1 for a KVServing that nobody wants to run: it is suspended, or no engine is asked for; else 0.",
+            labels=["namespace", "name"],
         )
         values = {"True": 1.0, "False": 0.0}
         for key, status in self._statuses():
@@ -138,4 +143,7 @@ class _Conditions:
                     family.add_metric(
                         [key.namespace, key.name, condition["type"]], values.get(condition.get("status"), -1.0)
                     )
+                if condition.get("type") == "Ready":
+                    suspended.add_metric([key.namespace, key.name], condition.get("reason") == Reason.SUSPENDED)
         yield family
+        yield suspended
