@@ -403,3 +403,26 @@ def test_the_further_pods_of_an_engine_are_looked_at_too() -> None:
     worker["status"]["conditions"] = [nowhere]
     told = found(spoiled(facts, pods=(*facts.live.pods, worker)))
     assert told["unschedulable"].where == f"pod {worker['metadata']['name']}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "way_out"),
+    [
+        ("DecodeReady", "EngineHung", "the operator replaces the engine"),
+        ("DecodeReady", "PeerStale", "the operator replaces the engine"),
+        ("ScalingReady", "MetricsUnavailable", "an adapter for custom metrics"),
+        ("ScalingReady", "ScalerFailed", "`kubectl describe` the scaler"),
+    ],
+)
+def test_the_way_out_of_a_condition_fits_its_reason(kind: str, reason: str, way_out: str) -> None:
+    spoilt = spoiled(
+        FACTS,
+        body={
+            **LIVE.body,
+            "status": {
+                **LIVE.status,
+                "conditions": [{"type": kind, "status": "False", "reason": reason, "message": "so it is"}],
+            },
+        },
+    )
+    assert way_out in found(spoilt)[f"condition-{kind}"].fix
