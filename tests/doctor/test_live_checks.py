@@ -57,7 +57,6 @@ def flag(p: Any, name: str, *values: str) -> None:
 
 
 def taken(child: Any) -> None:
-    """The ports are somebody else's now, as the apiserver records it."""
     (ours,) = child["metadata"]["managedFields"]
     ports = ours["fieldsV1"]["f:spec"].pop("f:ports")
     other = {"manager": "kubectl-patch", "operation": "Update", "fieldsV1": {"f:spec": {"f:ports": ports}}}
@@ -366,11 +365,6 @@ def test_what_may_not_be_read_is_not_judged() -> None:
     assert told == {}
 
 
-def test_a_condition_that_passes_is_no_error() -> None:
-    told = found(with_condition(FACTS, "PrefillReady", "False", "LoadingModel", "engines load the model"))
-    assert told["condition-PrefillReady"].severity is INFO
-
-
 SPANNING = edited(edited(SPEC, "decode.nodes", 2), "decode.parallelism.tensor", 2)
 
 
@@ -403,26 +397,3 @@ def test_the_further_pods_of_an_engine_are_looked_at_too() -> None:
     worker["status"]["conditions"] = [nowhere]
     told = found(spoiled(facts, pods=(*facts.live.pods, worker)))
     assert told["unschedulable"].where == f"pod {worker['metadata']['name']}"
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason", "way_out"),
-    [
-        ("DecodeReady", "EngineHung", "the operator replaces the engine"),
-        ("DecodeReady", "PeerStale", "the operator replaces the engine"),
-        ("ScalingReady", "MetricsUnavailable", "an adapter for custom metrics"),
-        ("ScalingReady", "ScalerFailed", "`kubectl describe` the scaler"),
-    ],
-)
-def test_the_way_out_of_a_condition_fits_its_reason(kind: str, reason: str, way_out: str) -> None:
-    spoilt = spoiled(
-        FACTS,
-        body={
-            **LIVE.body,
-            "status": {
-                **LIVE.status,
-                "conditions": [{"type": kind, "status": "False", "reason": reason, "message": "so it is"}],
-            },
-        },
-    )
-    assert way_out in found(spoilt)[f"condition-{kind}"].fix
