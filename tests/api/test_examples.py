@@ -28,4 +28,4 @@ def test_an_object_that_only_the_plan_can_judge_can_be_read(case: Refused) -> No
 
 
 def test_there_are_examples_of_each_kind() -> None:
-    assert (len(accepted()), len(refused("apiserver")), len(refused("plan"))) == (12, 14, 8)
+    assert (len(accepted()), len(refused("apiserver")), len(refused("plan"))) == (13, 14, 8)

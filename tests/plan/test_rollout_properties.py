@@ -120,7 +120,7 @@ def test_no_observation_makes_it_go_beyond_the_budget(observed: Observation, wan
     wanted = replace(wanted, prefill=max(0, wanted.prefill or 0))
     sets = tuple(replace(s, prefill=s.prefill or Pods(), router=s.router or Pods()) for s in observed.sets)
     observed = replace(observed, sets=sets)
-    wanted = replace(wanted, router=max(0, wanted.router or 0))
+    wanted = replace(wanted, router=max(1, wanted.router or 0))
     step = next_step(observed, wanted, chosen)
     pending = any(pods.pending > 0 for s in sets for pods in (s.prefill or Pods(), s.decode))
     short = Rules(devices=0 if observed.free is not None or pending else None)

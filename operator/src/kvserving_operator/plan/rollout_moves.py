@@ -61,14 +61,14 @@ def size(at: Board, aim: Mapping[RoleName, int]) -> tuple[list[Change], Board]:
         aim = {r: min(aim[r], 1 if least else at.pods(at.goal, r).wanted) for r in ENGINES}
     elif exchanging(at) and at.free is None and any(aim[r] and not at.left(at.goal_set, r) for r in ENGINES):
         aim = {r: min(aim[r], at.pods(at.goal, r).wanted or aim[r]) for r in ENGINES}
-    grown = growth(at, aim)
+    grown, before = growth(at, aim), at
     for role in ENGINES:
-        pods = at.goal_set.pods(role)
+        pods = before.goal_set.pods(role)
         if pods is None:
             continue
         count = pods.wanted + grown[role]
         if pods.wanted > aim[role]:
-            count = pods.wanted - min(pods.wanted - aim[role], _sheddable(at, role, aim[role]))
+            count = pods.wanted - min(pods.wanted - aim[role], _sheddable(before, role, aim[role]))
         if count != pods.wanted:
             changes.append((Scale if count > pods.wanted else Drain)(at.goal, role, count))
             at = at.with_count(at.goal, role, count)
