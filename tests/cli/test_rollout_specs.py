@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from tests.cli.rollouts import config_map, failed, revision, rolling, served, sp
 
 from kvserving_operator.cli import rollout_specs as specs
 from kvserving_operator.local.errors import LocalError
+from kvserving_operator.plan import history
 
 FIRST, SECOND, THIRD = spec("0.33.0"), spec("0.32.0"), spec("0.30.0")
 ALL = [config_map(FIRST, 1), config_map(SECOND, 2), config_map(THIRD, 3)]
@@ -17,7 +19,7 @@ ALL = [config_map(FIRST, 1), config_map(SECOND, 2), config_map(THIRD, 3)]
 def undone(body: dict[str, Any], config_maps: list[dict[str, Any]], wanted: str | None = None) -> dict[str, Any]:
     """The spec that undo writes."""
     kept, present = specs.kept_of(body, config_maps), specs.present_of(body)
-    return specs.returned(specs.chosen(kept, present, wanted), present, kept)
+    return specs.returned(specs.chosen(kept, present, wanted), present)
 
 
 def test_kept_specs_are_those_of_this_object_and_the_newest_is_first() -> None:
@@ -151,13 +153,13 @@ def test_a_spec_that_left_the_engine_to_the_operator_gets_the_one_it_had() -> No
     assert undone(body, [config_map(chosen, 1), config_map(other, 2)]) == chosen
 
 
-def test_the_engine_of_a_spec_that_names_none_is_found_by_its_revision() -> None:
-    # A version taken out of the spec: the operator goes on with it, so that the revision stays.
-    for version in ("0.31.0", "0.31.2"):
-        unnamed = config_map(spec(None), 3)
-        unnamed["metadata"]["labels"]["kvserving.dev/revision"] = revision(spec(version))
-        named = config_map(spec("0.31.2", model={"uri": "hf://Qwen/Qwen3-4B"}), 2)
-        assert undone(served(THIRD), [named, unnamed, ALL[2]]) == spec(version)
+def test_an_image_that_the_version_does_not_tell_is_named_too() -> None:
+    mirror = "registry.example/team/engine:nightly"
+    former = spec("0.31.0", engine={"version": "0.31.0", "image": mirror})
+    unnamed = config_map(former, 3)
+    # Version and image taken out of the spec: the operator goes on with them, so that the revision stays.
+    unnamed["data"][history.SPEC_KEY] = json.dumps(spec(None))
+    assert undone(served(THIRD), [unnamed, ALL[2]]) == former
 
 
 def test_a_version_that_runs_in_another_image_is_named_as_well() -> None:
@@ -168,9 +170,9 @@ def test_a_version_that_runs_in_another_image_is_named_as_well() -> None:
     assert undone(body, [config_map(spec(None), 1), config_map(now, 2)]) == FIRST
 
 
-def test_an_engine_that_cannot_be_found_is_left_to_the_operator() -> None:
+def test_an_engine_that_nobody_noted_is_left_to_the_operator() -> None:
     unnamed = config_map(spec(None), 1)
-    unnamed["metadata"]["labels"]["kvserving.dev/revision"] = revision(spec("0.31.7"))
+    del unnamed["metadata"]["annotations"]
     body = served(THIRD)
     made = undone(body, [unnamed, ALL[2]])
     assert made == spec(None)

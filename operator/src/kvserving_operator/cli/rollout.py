@@ -285,7 +285,7 @@ def _entry(entry: Kept, present: Present, kept: Sequence[Kept]) -> dict[str, Any
     from .rollout_specs import changes, engine, model, returned, state
 
     try:
-        differs: list[str] | None = list(changes(present, returned(entry, present, kept)))
+        differs: list[str] | None = list(changes(present, returned(entry, present)))
     except LocalError:
         differs = None
     return {
@@ -317,7 +317,7 @@ async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, pr
         body = await _object(connection, name)
         kept, present = await _kept(connection, body), specs.present_of(body)
         entry = specs.chosen(kept, present, wanted)
-        spec = specs.returned(entry, present, kept)
+        spec = specs.returned(entry, present)
         differs = specs.changes(present, spec)
         if not differs:
             click.echo(f"nothing to change: the spec of {name} is that of revision {entry.revision}, numbers apart")

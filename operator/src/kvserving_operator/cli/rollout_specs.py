@@ -15,7 +15,6 @@ from ..api.faults import Fault
 from ..api.load import inspect
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
 from ..control.logs import redact
-from ..engines.catalog import NEWEST_GPU, OLDEST, text
 from ..local.errors import LocalError
 from ..plan import check, labels
 from ..plan.context import make_context
@@ -44,12 +43,14 @@ class Kept:
     """The spec of one revision as the operator kept it; ``spec`` is ``None`` where it cannot be read.
 
     ``first_seen`` is when the revision was made, ``written`` when its spec was last changed within it (RFC 3339).
+    ``engine`` is the vLLM version and image that it ran.
     """
 
     revision: str
     first_seen: str
     written: str
     spec: Mapping[str, Any] | None = field(repr=False)
+    engine: tuple[str | None, str | None] = (None, None)
 
     @property
     def short(self) -> str:
@@ -119,7 +120,9 @@ def _kept(config_map: Body) -> Kept:
     except (ValueError, RecursionError):
         spec = None
     known = spec if isinstance(spec, dict) and all(_is_section(spec.get(name)) for name in _SECTIONS) else None
-    return Kept(str(metadata["labels"][labels.REVISION]), made, max(times, default=made), known)
+    notes = metadata.get("annotations") or {}
+    engine = notes.get(labels.ENGINE_VERSION), notes.get(labels.ENGINE_IMAGE)
+    return Kept(str(metadata["labels"][labels.REVISION]), made, max(times, default=made), known, engine)
 
 
 def _is_section(value: Any) -> bool:
@@ -149,7 +152,7 @@ def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
         return found[0]
     able = [entry for entry in kept if entry.revision not in (present.revision, present.failed)]
     serves = next((entry for name in present.serving for entry in able if entry.revision == name), None)
-    if serves is not None and (present.revision or changes(present, returned(serves, present, kept))):
+    if serves is not None and (present.revision or changes(present, returned(serves, present))):
         return serves
     if not present.revision:
         raise LocalError(
@@ -166,13 +169,13 @@ def _listed(kept: Sequence[Kept], present: Present) -> str:
     return f"there are: {told or 'none'}"
 
 
-def returned(target: Kept, present: Present, kept: Sequence[Kept]) -> dict[str, Any]:
+def returned(target: Kept, present: Present) -> dict[str, Any]:
     """The spec that returns the object to ``target``.
 
     Numbers of engines and routers, ``ratio``, ``suspend`` and ``rollout`` stay those of the present spec; where the
     prefill role appears or goes, the numbers and the ratio are those of ``target``. A kept spec that left the choice of
-    the engine to the operator gets the version that it had: the operator would go on with the one that runs. ``kept``
-    are all kept specs.
+    the engine to the operator gets the version, and where that is not enough the image, that it ran with: the operator
+    would go on with what runs now.
 
     Raises ``LocalError`` where the spec was not kept readably.
     """
@@ -187,7 +190,7 @@ def returned(target: Kept, present: Present, kept: Sequence[Kept]) -> dict[str, 
     now, then = present.spec.get("router") or {}, spec.get("router") or {}
     if now.get("type") == then.get("type"):
         _take_within(spec, present.spec, "router", ("replicas",))
-    return _with_engine(spec, target.revision, present, kept)
+    return _with_engine(spec, target, present)
 
 
 def _take(into: dict[str, Any], source: Mapping[str, Any], names: Sequence[str]) -> None:
@@ -204,24 +207,19 @@ def _take_within(spec: dict[str, Any], source: Mapping[str, Any], section: str, 
         spec[section] = made
 
 
-def _with_engine(spec: dict[str, Any], revision: str, present: Present, kept: Sequence[Kept]) -> dict[str, Any]:
-    """``spec`` with the version of the engine that it had in ``revision``, where the operator would take another."""
-    engine = spec.get("engine") or {}
-    if engine.get("version") or engine.get("image") or revision_of(spec, present, present.engine) == revision:
+def _with_engine(spec: dict[str, Any], target: Kept, present: Present) -> dict[str, Any]:
+    """``spec`` with the engine that it ran with in ``target``, where the operator would take another."""
+    engine, (version, image) = spec.get("engine") or {}, target.engine
+    if engine.get("version") or engine.get("image") or version is None:
         return spec
-    version = _engine_of(spec, revision, present, kept)
-    return spec if version is None else {**spec, "engine": {**engine, "version": version}}
-
-
-def _engine_of(spec: Mapping[str, Any], revision: str, present: Present, kept: Sequence[Kept]) -> str | None:
-    """The vLLM version with which ``spec`` makes ``revision``, a hash of both; ``None`` if it is not found.
-
-    Tried are those that run or that kept specs name, and the first of each minor version.
-    """
-    named = [((entry.spec or {}).get("engine") or {}).get("version") for entry in kept]
-    minors = [text((OLDEST[0], minor, 0)) for minor in range(OLDEST[1], NEWEST_GPU[1] + 1)]
-    candidates = dict.fromkeys(str(version) for version in (present.engine[0], *named, *minors) if version)
-    return next((v for v in candidates if revision_of(spec, present, (v, None)) == revision), None)
+    tried = [
+        spec,
+        *(
+            {**spec, "engine": {**engine, **named}}
+            for named in ({"version": version}, {"version": version, "image": image})
+        ),
+    ]
+    return next((made for made in tried if revision_of(made, present, present.engine) == target.revision), tried[1])
 
 
 def revision_of(spec: Mapping[str, Any], present: Present, engine: tuple[str | None, str | None]) -> str:
