@@ -14,7 +14,7 @@ from tests.plan.support import LOCAL, edited
 
 from kvserving_operator.api.faults import Fault
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import Plan, check, plan
+from kvserving_operator.plan import Plan, check, plan, workloads
 from kvserving_operator.plan.names import base_name
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -100,9 +100,9 @@ def test_engines_of_one_object_always_agree(name: str, spec: dict[str, Any], oth
         return
     made = plan(serving)
     roles = {
-        o["metadata"]["labels"]["kvserving.dev/role"]: o["spec"]["template"]["spec"]["containers"][0]
+        o["metadata"]["labels"]["kvserving.dev/role"]: workloads.pod_template(o)["spec"]["containers"][0]
         for o in made.objects
-        if o["kind"] == "Deployment"
+        if o["kind"] in workloads.ENGINES
     }
     for name in ("PYTHONHASHSEED", "UCX_TLS", "VLLM_SSM_CONV_STATE_LAYOUT"):
         values = [[v for v in roles[role]["env"] if v["name"] == name] for role in ("prefill", "decode")]
