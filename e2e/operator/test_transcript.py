@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from e2e.operator.running import ROOT
-from e2e.operator.transcript import DOCUMENT, EXAMPLE, steady
+from e2e.operator.transcript import ASK, DOCUMENT, EXAMPLE, steady
 
 _ONE = """\
 NAME   READY   TRANSFER   REVISION           AGE
@@ -50,3 +50,7 @@ def test_the_document_tells_of_a_service_that_became_ready() -> None:
     text = DOCUMENT.read_text()
     assert "kvserving.kvserving.dev/tiny condition met" in text
     assert "True    Ready    1/1       1/1      Verified" in text
+
+
+def test_the_document_says_how_to_send_a_request() -> None:
+    assert ASK in DOCUMENT.read_text()

@@ -52,6 +52,22 @@ _READY = """`Ready` means that a request was served whose KV was proved to have 
 
 """
 
+# Not run: a forwarded port lasts until it is ended, and the words of a tiny model are noise.
+ASK = f"""Inside the cluster requests go to `URL`. From elsewhere a port is forwarded, in a shell of its own (80 is
+the Service's, unless `spec.router.service.port` says another):
+
+```console
+kubectl port-forward svc/{NAME} 8000:80
+curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+  -d '{{"model": "{NAME}", "prompt": "Once upon a time", "max_tokens": 16}}'
+kubectl logs -l kvserving.dev/name={NAME},kvserving.dev/role=decode
+```
+
+`model` is `spec.model.name`, or the last part of `spec.model.uri` where there is none. A wrong one is answered by
+`No worker available for model …`.
+
+"""
+
 _EXPLAIN = """Every field is described in the cluster:
 
 """
@@ -126,7 +142,7 @@ def document(python: str, program: Path, programs: build.Programs) -> str:
         parts += [kubectl.shown("get", "kvs"), _READY]
         parts.append(kubectl.shown("wait", "--for=condition=Ready", f"kvs/{NAME}", "--timeout=10m"))
         plane.api.wait(path_of(NAMESPACE, NAME), told("Ready"), what="all is told", timeout=60)
-        parts += [kubectl.shown("get", "kvs"), kubectl.shown("get", "kvs", "-o", "wide")]
+        parts += [kubectl.shown("get", "kvs"), kubectl.shown("get", "kvs", "-o", "wide"), ASK]
         parts += [kubectl.shown("describe", "kvs", NAME), _EXPLAIN, kubectl.shown("explain", "kvs.spec.cache")]
         parts += [_DELETE, kubectl.shown("delete", "kvs", NAME)]
         kubectl.run("wait", "--for=delete", "pod", "--all", f"--timeout={_UP_SECONDS}s")

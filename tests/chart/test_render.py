@@ -288,7 +288,7 @@ def test_a_second_release_of_a_namespace_shares_nothing(helm: Helm, defaults: li
     assert argument(other, "--lease-name") == ["second-kvserving-operator"]
 
 
-def test_the_notes_name_the_next_three_commands(helm: Helm) -> None:
+def test_the_notes_name_the_next_commands_up_to_a_request(helm: Helm) -> None:
     def notes(values: dict[str, Any]) -> str:
         command = ("install", NAME, str(CHART), "-n", NAMESPACE, "--dry-run=client", "--hide-notes=false")
         return helm.run(*command, values=values).partition("NOTES:")[2]
@@ -299,11 +299,13 @@ def test_the_notes_name_the_next_three_commands(helm: Helm) -> None:
         ["helm", "test"],
         ["kubectl", "apply"],
         ["kubectl", "wait"],
+        ["kubectl", "port-forward"],
+        ["curl", "http://127.0.0.1:8000/v1/completions"],
     ]
     assert "NOTE" not in plain
     assert "deletes the CRDs" in notes({"crds": {"keep": False}})
     assert "nobody takes over" in notes({"replicas": 1})
-    assert "-n team-a" in notes({"namespaces": ["team-a"]})
+    assert notes({"namespaces": ["team-a"]}).count("-n team-a") == 3
 
 
 def test_a_cluster_that_is_too_old_is_refused(helm: Helm) -> None:
