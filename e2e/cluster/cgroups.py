@@ -14,8 +14,9 @@ _POLL = 0.05
 
 
 def hierarchies(mounts: str | None = None) -> list[Path]:
-    """Return where the machine's hierarchies are mounted: those of version 1, or else the one of version 2.
+    """Return where the machine's hierarchies are mounted, those of version 1 first.
 
+    Beside version 1, systemd's own of version 2 may be there; a container runtime makes groups in it, too.
     ``mounts`` is the text of ``/proc/self/mountinfo``.
     """
     lines = (mounts if mounts is not None else Path("/proc/self/mountinfo").read_text()).splitlines()
@@ -25,7 +26,7 @@ def hierarchies(mounts: str | None = None) -> list[Path]:
         kind = after.split(" ")[0]
         if kind in found:
             found[kind].append(Path(before.split(" ")[4]))
-    return found["cgroup"] or found["cgroup2"]
+    return found["cgroup"] + found["cgroup2"]
 
 
 def create() -> None:

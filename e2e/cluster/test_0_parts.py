@@ -33,11 +33,14 @@ def test_packages_are_installed_where_that_is_wished(wish: dict[str, str]) -> No
         packages.require(wish, find=lambda: ["runc"], install=lambda names: None, say=said.append)
 
 
-def test_hierarchies_are_those_of_version_1_or_the_one_of_version_2() -> None:
+def test_hierarchies_are_those_of_both_versions() -> None:
     first = "30 23 0:26 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu"
     second = "31 23 0:27 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw"
     other = "32 23 0:28 / /tmp rw - tmpfs tmpfs rw"
-    assert cgroups.hierarchies(f"{first}\n{second}\n{other}\n") == [Path("/sys/fs/cgroup/cpu")]
+    assert cgroups.hierarchies(f"{first}\n{second}\n{other}\n") == [
+        Path("/sys/fs/cgroup/cpu"),
+        Path("/sys/fs/cgroup/unified"),
+    ]
     assert cgroups.hierarchies(f"{second}\n{other}\n") == [Path("/sys/fs/cgroup/unified")]
 
 

@@ -182,7 +182,7 @@ def test_columns_and_names_are_the_documented_ones() -> None:
         "URL",
         "Age",
     ]
-    assert [c["name"] for c in columns if c.get("priority")] == ["Model", "L1", "L2", "Revision"]
+    assert [c["name"] for c in columns if c.get("priority")] == ["Available", "Model", "L1", "L2", "Revision"]
     assert (spec["scope"], spec["names"]["shortNames"], spec["names"]["categories"]) == (
         "Namespaced",
         ["kvs"],

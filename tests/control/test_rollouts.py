@@ -339,3 +339,18 @@ def test_beside_a_failed_revision_the_former_one_gets_the_numbers_that_are_asked
         assert stage.capacity("decode") == 3
 
     run(work)
+
+
+def test_while_the_former_revision_serves_a_rollout_is_no_outage() -> None:
+    async def work() -> None:
+        stage = Stage(spec=spec("0.32.0"), loads=6)
+        await settle(stage)
+        stage.change(spec("0.33.0"))
+        told = set()
+        for _ in range(60):
+            await stage.tick()
+            told.add(stage.condition("Ready")[1])
+            assert stage.condition("Available")[0] == "True"
+        assert told <= {"RollingOut", "Ready"}
+
+    run(work)

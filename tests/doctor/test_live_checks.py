@@ -103,7 +103,7 @@ def tainted(name: str) -> dict[str, Any]:
 TAINTED = (tainted("a"), tainted("b"), node("c", **{"nvidia.com/gpu": None, "rdma/hca": None}))
 SETUP = "vllm:cache_config_info{{{}}} 1"
 OOM = {"lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}, "restartCount": 2}
-ENDED = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 4}
+ENDED = {"lastState": {"terminated": {"exitCode": 1}}, "restartCount": 4, "ready": True}
 LOOP = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}}
 TWO_DECODES = healthy(edited(edited(SPEC, "decode.replicas", 1), "rollout.maxSurge", 0))
 

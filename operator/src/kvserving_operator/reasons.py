@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """Engines load weights."""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     """No node has room for a pod."""
+    CLAIM_MISSING = "ClaimMissing"
+    """A claim that pods mount is not in the namespace."""
     QUOTA_EXCEEDED = "QuotaExceeded"
     """A quota of the namespace forbids a pod or a child."""
     HANDSHAKE_INCOMPATIBLE = "HandshakeIncompatible"

@@ -6,8 +6,7 @@ Leaves tell of one concern each; ``Ready`` is true when all leaves are. ``Reconc
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -19,10 +18,10 @@ from ..plan.types import Manifest, Plan
 from ..plan.workloads import ENGINES
 from ..reasons import Reason
 from . import scaling
+from .causes import why
 from .failures import Problem
 from .logs import redact
 from .observe import Child, View
-from .pods import PodState
 from .rollouts import Rollout
 from .sets import revisions
 
@@ -65,6 +64,7 @@ _STUCK = frozenset(
         Reason.FORBIDDEN,
         Reason.ROLLOUT_FAILED,
         Reason.INSUFFICIENT_CAPACITY,
+        Reason.CLAIM_MISSING,
         Reason.QUOTA_EXCEEDED,
     )
 )
@@ -206,7 +206,10 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     if child is None or child.workload is None:
         return not_ready(Reason.STARTING, f"what makes the {role} pods is being created")
     state = child.workload
-    wanted = facts.wanted(role, state.replicas)
+    wanted, exchanging = facts.wanted(role, state.replicas), facts.rollout is not None and facts.rollout.visible
+    if role == "router" and exchanging and state.ready >= wanted:
+        # More of them divide the traffic between the revisions.
+        return Condition(name, "True", Reason.READY, f"{state.ready} router pods are ready, {wanted} are asked for")
     summary = f"{state.ready} of {wanted} {role} pods are ready"
     if wanted == 0:
         return not_ready(Reason.SUSPENDED, f"no {role} pod is asked for")
@@ -223,7 +226,7 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     if state.replicas < wanted and state.ready >= state.replicas and facts.rollout is not None:
         return not_ready(facts.rollout.reason, f"{summary}: {facts.rollout.message}")
     members = (role, labels.worker(role))
-    reason, detail = _why(child, [pod for pod in facts.view.pods if pod.role in members and not pod.deleting], facts)
+    reason, detail = why(child, [pod for pod in facts.view.pods if pod.role in members and not pod.deleting])
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
 
@@ -244,37 +247,6 @@ def _optional(kind: str, found: Problem) -> bool:
 
 def _absent(found: Problem) -> bool:
     return found.reason is Reason.KIND_MISSING and not found.again
-
-
-def _why(child: Child, pods: Iterable[PodState], facts: Facts) -> tuple[Reason, str]:
-    """Return why a workload is not ready, the most specific cause first."""
-    assert child.workload is not None
-    ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
-    for pod in ours:
-        if pod.failing:
-            detail = f" ({pod.failing_message})" if pod.failing_message else ""
-            return Reason.POD_FAILING, f"pod {pod.name}: {pod.failing}{detail}"
-    for pod in ours:
-        if pod.unschedulable:
-            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}"
-    failure = child.workload.condition("ReplicaFailure")
-    if failure is not None and failure[0] == "True":
-        if "exceeded quota" in failure[2]:
-            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}: raise the quota or lower the spec"
-        return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}: {_POD.sub('pod', failure[2])}"
-    progress = child.workload.condition("Progressing")
-    if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
-        return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
-    return (Reason.STARTING, "") if child.role == "router" else (Reason.LOADING_MODEL, "engines load the model")
-
-
-# Each attempt has another name.
-_POD = re.compile(r'^pods "[^"]*"')
-
-
-def _tail(message: str) -> str:
-    # 'pods "x-1" is forbidden: exceeded quota: ...': the pod's name changes with every attempt.
-    return message[message.index("exceeded quota") :]
 
 
 def _storage(facts: Facts) -> Condition:
@@ -312,7 +284,9 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
         return replace(failed, type="Ready")
     for leaf in leaves:
         if not leaf.holds:
-            return Condition("Ready", "False", leaf.reason, f"{leaf.type}: {leaf.message}")
+            former = facts.plan is not None and any(r != facts.revision for r in serving_revisions(facts))
+            reason = Reason.ROLLING_OUT if former and leaf.reason in _WORKING else leaf.reason
+            return Condition("Ready", "False", reason, f"{leaf.type}: {leaf.message}")
     for (kind, name), found in sorted(facts.problems.items()):
         # What runs may be ready, but it is not yet what this generation asks for.
         if not _optional(kind, found):

@@ -19,6 +19,9 @@ _FAILING = frozenset(
         "RunContainerError",
     )
 )
+NEVER_RAN = ("StartError", "ContainerCannotRun")
+"""Ends whose message is the container runtime's own: there is no log that could say why."""
+_STARTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +89,21 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
 
 
 def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
+    """Why a container does not run, and what is known of its last end.
+
+    One that has ended twice fails until it is ready: between two attempts it looks as if it were starting.
+    """
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        if waiting.get("reason") in _FAILING:
-            last = ((container.get("lastState") or {}).get("terminated") or {}).get("exitCode")
-            exited = f"exit code {last}" if last is not None else ""
-            return waiting["reason"], f"container {container.get('name', '?')}{': ' if exited else ''}{exited}"
+        reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        again = (container.get("restartCount") or 0) >= _STARTS and not container.get("ready") and last.get("exitCode")
+        if reason in _FAILING or again:
+            said = f"container {container.get('name', '?')}"
+            if last.get("reason") in NEVER_RAN and last.get("message"):
+                said = f"{said}: {last['reason']}: {last['message']}"
+            elif last.get("exitCode") is not None:
+                said = f"{said}: exit code {last['exitCode']}"
+            return (reason if reason in _FAILING else "CrashLoopBackOff"), said
     return "", ""
 
 

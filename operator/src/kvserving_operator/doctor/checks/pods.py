@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...api.types import ResourceQuantity
-from ...control.pods import pod_state
+from ...control.pods import NEVER_RAN, PodState, pod_state
 from ...engines import arguments
 from ...memory import host_memory, size
 from ...plan import labels, template
@@ -60,7 +60,8 @@ def _absent(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
 
 def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
     state = pod_state(pod)
-    if state.unschedulable:
+    if state.unschedulable and "persistentvolumeclaim" not in state.unschedulable:
+        # A claim that is not there has a finding of its own.
         yield error(
             "unschedulable",
             f"pod {state.name}",
@@ -74,7 +75,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             f"pod {state.name}",
             f"{state.failing} {state.failing_message}".strip(),
             why="it does not serve",
-            fix=_WAITING.get(state.failing, "`kubectl describe pod` says why"),
+            fix=_way_out(state),
         )
     status = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
@@ -92,6 +93,12 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
                 why="its requests failed, and its L1 is empty",
                 fix=f"`kubectl logs {state.name} -c {container.get('name')} --previous` says why",
             )
+
+
+def _way_out(state: PodState) -> str:
+    if any(reason in state.failing_message for reason in NEVER_RAN):
+        return "the container never ran, and has no log: the message is the runtime's; look at image and command"
+    return _WAITING.get(state.failing, "`kubectl describe pod` says why")
 
 
 def _ended(container: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -1,0 +1,44 @@
+"""Why a workload is not ready, from its pods and its own conditions. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..reasons import Reason
+from .observe import Child
+from .pods import PodState
+
+
+def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
+    """Return why a workload is not ready, the most specific cause first."""
+    assert child.workload is not None
+    ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
+    for pod in ours:
+        if pod.failing:
+            detail = f" ({pod.failing_message})" if pod.failing_message else ""
+            return Reason.POD_FAILING, f"pod {pod.name}: {pod.failing}{detail}"
+    for pod in ours:
+        if (lacks := _CLAIM.search(pod.unschedulable)) is not None:
+            return Reason.CLAIM_MISSING, f"claim {lacks[1]} is not there: create it in this namespace"
+        if pod.unschedulable:
+            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}"
+    failure = child.workload.condition("ReplicaFailure")
+    if failure is not None and failure[0] == "True":
+        if "exceeded quota" in failure[2]:
+            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}: raise the quota or lower the spec"
+        return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}: {_POD.sub('pod', failure[2])}"
+    progress = child.workload.condition("Progressing")
+    if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
+        return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
+    return (Reason.STARTING, "") if child.role == "router" else (Reason.LOADING_MODEL, "engines load the model")
+
+
+# Each attempt has another name.
+_POD = re.compile(r'^pods "[^"]*"')
+_CLAIM = re.compile(r'persistentvolumeclaim "([^"]*)" not found')
+
+
+def _tail(message: str) -> str:
+    # 'pods "x-1" is forbidden: exceeded quota: ...': the pod's name changes with every attempt.
+    return message[message.index("exceeded quota") :]

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.control.bodies import children, planned, pod, stored
+
+from kvserving_operator.control.causes import why
+from kvserving_operator.control.pods import PodState
+from kvserving_operator.reasons import Reason
+
+
+def waiting(**status: Any) -> PodState:
+    """A decode of the planned revision that is not ready."""
+    plan = planned(stored()).plan
+    assert plan is not None
+    return pod("d", "decode", plan.revision, ready=False, **status)
+
+
+def cause(*pods: PodState) -> tuple[Reason, str]:
+    [decode] = [c for c in children(stored()).values() if c.kind == "Deployment" and c.role == "decode"]
+    return why(decode, pods)
+
+
+def container(restarts: int, *, code: int = 2, state: dict[str, Any] | None = None, **end: Any) -> dict[str, Any]:
+    last = {"terminated": {"exitCode": code, **end}} if restarts else {}
+    return {
+        "name": "engine",
+        "ready": False,
+        "restartCount": restarts,
+        "state": state or {"running": {}},
+        "lastState": last,
+    }
+
+
+def test_engines_that_start_load_their_model() -> None:
+    assert cause(waiting(containerStatuses=[container(0)]))[0] is Reason.LOADING_MODEL
+    assert cause(waiting(containerStatuses=[container(1)]))[0] is Reason.LOADING_MODEL
+
+
+def test_an_engine_that_ended_twice_fails_also_between_two_attempts() -> None:
+    reason, message = cause(waiting(containerStatuses=[container(2)]))
+    assert reason is Reason.POD_FAILING
+    assert "container engine: exit code 2" in message
+
+
+def test_a_container_that_never_ran_says_what_the_runtime_says() -> None:
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    never = container(1, code=128, state=state, reason="StartError", message='exec: "python3": not found')
+    reason, message = cause(waiting(containerStatuses=[never]))
+    assert reason is Reason.POD_FAILING
+    assert 'StartError: exec: "python3": not found' in message
+
+
+def test_what_an_engine_itself_wrote_at_its_end_is_not_shown() -> None:
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ended = container(3, code=1, state=state, reason="Error", message="a prompt of somebody")
+    assert "prompt" not in cause(waiting(containerStatuses=[ended]))[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ('0/1 nodes are available: persistentvolumeclaim "models" not found.', Reason.CLAIM_MISSING),
+        ("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", Reason.INSUFFICIENT_CAPACITY),
+    ],
+)
+def test_a_pod_without_a_node_lacks_a_claim_or_room(said: str, reason: Reason) -> None:
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    assert cause(waiting(conditions=[told]))[0] is reason
