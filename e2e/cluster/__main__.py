@@ -105,7 +105,7 @@ def _hold(tell: int) -> int:
 
 def _tell(lane: Lane, say: Callable[[str], None]) -> None:
     """Make what the example needs and say how to use the cluster."""
-    say(f"export KUBECONFIG={lane.kubeconfig}\nexport PATH={lane.programs}:$PATH")
+    say(f"export KUBECONFIG={lane.kubeconfig}\nexport PATH={':'.join(str(folder) for folder in lane.programs)}:$PATH")
     try:
         python = Path(engine_python())
     except NoEngine as reason:

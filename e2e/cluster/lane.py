@@ -103,9 +103,9 @@ class Lane:
         return done.stdout
 
     @property
-    def programs(self) -> Path:
-        """The folder with kubectl."""
-        return self._built.kubectl.parent
+    def programs(self) -> tuple[Path, Path]:
+        """The folders with kubectl and helm."""
+        return self._built.kubectl.parent, self._built.helm.parent
 
     def collect(self, folder: Path | None = None) -> Path:
         """Write all logs and what kubectl describes to a folder, a fresh one by default; return it.
