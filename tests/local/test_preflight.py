@@ -143,6 +143,16 @@ def test_a_model_folder_without_configuration_is_refused(directory: ServiceDir, 
     assert problems(run_of(engine("decode", f"--model={tmp_path}")), directory) == ()
 
 
+def test_a_model_on_a_claim_is_looked_for_where_claims_are_on_this_machine(directory: ServiceDir) -> None:
+    run = run_of(engine("decode", "--model=/var/lib/kvserving/claims/models/tiny"))
+    folder = directory.base / "claims" / "models" / "tiny"
+    [problem] = problems(run, directory)
+    assert problem.startswith(f"spec.model.uri: {folder} does not exist: on one machine a claim is a folder")
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    assert problems(run, directory) == ()
+
+
 def test_too_little_memory_shows_the_sum() -> None:
     big = engine(env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}])
     run = run_of(engine("prefill"), big, weights_bytes=GIB)

@@ -32,7 +32,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_router_environment(pods, router),
         *_programs(pods),
         *_store(pods),
-        *_model(pods),
+        *_model(pods, directory.base / "claims"),
         *_listen(run),
         *_gpus(pods),
         *memory(run, pods, available_memory()),
@@ -144,12 +144,19 @@ def _is_python(pod: LocalPod) -> bool:
     return str((pod.container.get("command") or [""])[0]) in ("python3", "python")
 
 
-def _model(pods: list[LocalPod]) -> list[str]:
+def _model(pods: list[LocalPod], claims: Path) -> list[str]:
+    from ..plan.sources import CLAIM_ROOT
+
     problems = []
     for path in sorted({p.option("--model") or "" for p in pods if p.is_engine}):
-        if path.startswith("/") and not path.startswith("/etc/") and not (Path(path) / "config.json").is_file():
-            what = "has no config.json" if Path(path).is_dir() else "does not exist"
-            problems.append(f"spec.model.uri: {path} {what}: name the folder of a model, as file:///path/to/model")
+        claimed = path.startswith(f"{CLAIM_ROOT}/")
+        folder = claims / path.removeprefix(f"{CLAIM_ROOT}/") if claimed else Path(path)
+        if path.startswith("/") and not path.startswith("/etc/") and not (folder / "config.json").is_file():
+            what = "has no config.json" if folder.is_dir() else "does not exist"
+            way_out = "name the folder of a model, as file:///path/to/model"
+            if claimed:
+                way_out = f"on one machine a claim is a folder: copy the model there, or {way_out}"
+            problems.append(f"spec.model.uri: {folder} {what}: {way_out}")
     return problems
 
 
