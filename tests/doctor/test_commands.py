@@ -124,6 +124,19 @@ def test_children_and_pods_that_may_not_be_read_do_not_count_as_missing(
     assert {"pods", "services", "networkpolicies.networking.k8s.io"} <= missed
 
 
+def test_a_name_that_is_not_there_among_many_lists_the_first_ten(
+    server: Apiserver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [known] = server.objects["kvservings"]
+    metadata = known["metadata"]
+    server.objects["kvservings"] = [{**known, "metadata": {**metadata, "name": f"svc{n:02}"}} for n in range(12, 0, -1)]
+    for command in ("doctor", "status"):
+        assert kubectl(command, "nobody") == 1
+        told = capsys.readouterr().err
+        assert "there are: svc01, svc02" in told
+        assert "svc10 and 2 more\n" in told
+
+
 def test_a_name_that_is_not_there_lists_those_that_are(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
     assert kubectl("doctor", "nobody") == 1
     assert "no KVServing nobody in namespace prod; there are: qwen" in capsys.readouterr().err

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from kvserving_operator.local.errors import there_are
+
 from .machine import Machine
 
 
@@ -47,6 +49,19 @@ def test_names_that_do_not_run_are_exit_status_1(machine: Machine) -> None:
         assert done.returncode == 1
         assert "nobody" in done.stderr
     assert machine("down", "--all").stdout == "nothing runs\n"
+
+
+def test_verify_of_a_name_that_is_not_here_names_the_command_for_clusters(machine: Machine) -> None:
+    told = (
+        "error: no service qwen on this machine; there are: none. `kubectl kvserving verify qwen` proves an object of a"
+    )
+    assert machine("verify", "qwen").stderr == f"{told} cluster\n"
+
+
+def test_of_many_names_a_message_lists_the_first_and_counts_the_others() -> None:
+    names = [f"svc{n:03}" for n in range(300)]
+    assert there_are(names) == f"there are: {', '.join(names[:10])} and 290 more"
+    assert there_are(names[:10]) == f"there are: {', '.join(names[:10])}"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["validate", "-"], ["doctor", "-"], ["status"]])

@@ -24,12 +24,12 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
     import signal
 
     from ..local import follow as following
-    from ..local.errors import LocalError
+    from ..local.errors import LocalError, there_are
     from ..local.state import ServiceDir, logged
 
     logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
     if not logs:
-        raise LocalError(f"no logs of a service {name} on this machine; there are: {', '.join(logged()) or 'none'}")
+        raise LocalError(f"no logs of a service {name} on this machine; {there_are(logged())}")
     chosen = {key: path for key, path in logs.items() if pod is None or pod == key or key.startswith(f"{name}-{pod}-")}
     if not chosen:
         pods = [key for key in logs if key.startswith(f"{name}-")]

@@ -115,7 +115,7 @@ async def _connected(target: Target, *, writing: bool = False) -> AsyncIterator[
 
 async def _object(connection: Connection, name: str) -> Body:
     from ..control.permissions import SERVING
-    from ..local.errors import LocalError
+    from ..local.errors import LocalError, there_are
     from ..local.state import services
 
     namespace = connection.namespace
@@ -123,10 +123,10 @@ async def _object(connection: Connection, name: str) -> Body:
     if body is not None:
         return body
     bodies = [item async for page in connection.kube.list(SERVING, namespace) for item in page.items]
-    there = ", ".join(sorted(str(item["metadata"]["name"]) for item in bodies)) or "none"
+    there = sorted(str(item["metadata"]["name"]) for item in bodies)
     here = any(directory.name == name for directory in services())
     local = f"; the service {name} on this machine has no rollouts: `kvserving up` runs one revision" if here else ""
-    raise LocalError(f"no KVServing {name} in namespace {namespace}; there are: {there}{local}")
+    raise LocalError(f"no KVServing {name} in namespace {namespace}; {there_are(there)}{local}")
 
 
 async def _kept(connection: Connection, body: Body) -> tuple[Kept, ...]:

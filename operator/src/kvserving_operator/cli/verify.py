@@ -18,9 +18,13 @@ def command(name: str) -> int:
     import asyncio
 
     from ..local import client
+    from ..local.errors import NoSuchService
     from ..local.verifier import verify
 
-    state = client.running(name)
+    try:
+        state = client.running(name)
+    except NoSuchService as missing:
+        raise NoSuchService(f"{missing}. `kubectl kvserving verify {name}` proves an object of a cluster") from None
     outcome = asyncio.run(verify(state))
     if outcome.ok != bool(state.verification and state.verification["ok"]):
         client.check_again(state)

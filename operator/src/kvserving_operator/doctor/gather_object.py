@@ -16,6 +16,7 @@ from ..control.permissions import CHILDREN, PODS, SECRETS, SERVING, Resource
 from ..control.pods import pod_state
 from ..control.reconcile import observed_of, read
 from ..control.status import public
+from ..local.errors import there_are
 from ..model_facts import ModelFacts
 from ..plan import Observed, Site, check, labels, plan
 from ..plan.types import CLUSTER
@@ -106,7 +107,7 @@ async def _others(connection: Connection, namespace: str, name: str) -> str:
     there: list[str] = []
     async for page in connection.kube.list(SERVING, namespace):
         there += [str(item["metadata"]["name"]) for item in page.items]
-    return f"no {KIND} {name} in namespace {namespace}; there are: {', '.join(sorted(there)) or 'none'}"
+    return f"no {KIND} {name} in namespace {namespace}; {there_are(sorted(there))}"
 
 
 class _Gatherer:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import module, procfs, waiting
-from .errors import EnvironmentFault, LocalError
+from .errors import EnvironmentFault, LocalError, NoSuchService, there_are
 from .leftovers import end_leftovers
 from .run import Run
 from .state import DEGRADED, FAILED, LOST, READY, ServiceDir, State, services
@@ -160,12 +160,11 @@ def running(name: str) -> State:
 
 
 def find(name: str | None) -> list[ServiceDir]:
-    """The service of that name, or all; raise ``LocalError`` when the named one is not there."""
+    """The service of that name, or all; raise ``NoSuchService`` when the named one is not there."""
     found = services()
     if name is None:
         return found
     match = [s for s in found if s.name == name]
     if not match:
-        there = ", ".join(s.name for s in found) or "none"
-        raise LocalError(f"no service {name} on this machine; there are: {there}")
+        raise NoSuchService(f"no service {name} on this machine; {there_are([s.name for s in found])}")
     return match

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+MOST_NAMES = 10
+"""Names that a message lists; of more it says how many there are."""
+
 
 class LocalError(Exception):
     """The answer is no: something that ran failed. The message is for the user; exit status 1."""
 
     exit_status = 1
+
+
+class NoSuchService(LocalError):
+    """No service of that name is on this machine."""
 
 
 class EnvironmentFault(LocalError):
@@ -28,3 +37,10 @@ class NoSuchKey(EnvironmentFault):
 
 class ManifestFault(LocalError):
     """A pod template asks for something that a process on this machine cannot have."""
+
+
+def there_are(names: Sequence[str]) -> str:
+    """The end of a message about a name that is not there: those that are, the first of many."""
+    more = len(names) - MOST_NAMES
+    listed = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    return f"there are: {listed or 'none'}"
