@@ -74,7 +74,7 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
             "optional-kinds",
             facts.server,
             f"the cluster lacks {named}",
-            why="objects that ask for them are served without",
+            why="an object that asks for one is served without it; a role on several nodes is not made at all",
             fix="install their CRDs and controllers where you need them",
         )
 
