@@ -36,7 +36,7 @@ _HEAD = f"""# kubectl
 
 Made by `scripts/kubectl-transcript`: kubectl {{version}} and a kube-apiserver of that version, the operator as a
 process, and the pods as processes on one machine without a GPU (vLLM for CPU, smg). Ages, times, revisions and UIDs are
-replaced, and events are sorted; all else is as printed.
+replaced, and events are sorted; all else is as printed. Commands without `$` were not run for it.
 
 The object is `{EXAMPLE}`:
 
