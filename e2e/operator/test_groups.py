@@ -33,6 +33,8 @@ def crd(plane: ControlPlane) -> Iterator[Path]:
     path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
     if plane.api.find(path) is not None:
         plane.api.delete(path)
+    # An operator that starts while the apiserver still offers the kind would watch it, and end when it goes.
+    eventually(lambda: plane.api.find("/apis/leaderworkerset.x-k8s.io/v1"), lambda found: found is None, what="its end")
 
 
 def test_groups_are_made_once_their_kind_is_there_and_keep_their_number(
