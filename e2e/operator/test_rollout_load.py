@@ -27,19 +27,13 @@ from e2e.local.streams import CUT, WHOLE, Streams
 from e2e.operator import mock_engine
 from e2e.operator.objects import eventually, path_of, serving
 from e2e.operator.running import Operator
-from e2e.operator.test_rollouts import Witness
+from e2e.operator.test_rollouts import Witness, is_ready
 from e2e.operator.waiting import wait_for, wait_planned
 
 pytestmark = pytest.mark.timeout(600)
 
 STREAMS = 200
 LABEL = "kvserving.dev/"
-
-
-def is_ready(pod: Json) -> bool:
-    """Whether a pod is ready."""
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 class Routers:
@@ -66,7 +60,7 @@ class Routers:
                 self._see(event["object"], gone=event["type"] == "DELETED")
 
     def _see(self, pod: Json, *, gone: bool = False) -> None:
-        if gone or not is_ready(pod) or "deletionTimestamp" in pod["metadata"]:
+        if gone or not is_ready(pod):
             self._ready.pop(pod["metadata"]["uid"], None)
         else:
             self._ready[pod["metadata"]["uid"]] = pod["status"]["podIP"]

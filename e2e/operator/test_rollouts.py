@@ -60,7 +60,7 @@ class Witness:
                 self._look()
 
     def _look(self) -> None:
-        serving = [pod for pod in self._pods.values() if _ready(pod)]
+        serving = [pod for pod in self._pods.values() if is_ready(pod)]
         reached = {_mark(pod, "revision") for pod in serving if _mark(pod, "traffic") == "on"}
         self.reached |= reached
         self.gaps += not reached
@@ -74,10 +74,11 @@ def _mark(pod: Json, name: str) -> str:
     return str(pod["metadata"]["labels"].get(_MARK + name, ""))
 
 
-def _ready(pod: Json) -> bool:
+def is_ready(pod: Json) -> bool:
+    """Whether a pod takes requests: ready, and not on its way out."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    is_ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    return is_ready and "deletionTimestamp" not in pod["metadata"]
+    said = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return said and "deletionTimestamp" not in pod["metadata"]
 
 
 @pytest.fixture
