@@ -72,12 +72,14 @@ class Lane:
     ) -> None:
         self.node.stop()
 
-    def load_engine(self, python: Path) -> None:
-        """Load what stands for vLLM's image: mount points for the engine of ``python``, by the name that is planned."""
+    def load_engine(self, python: Path, registry: str = "docker.io") -> str:
+        """Load what stands for vLLM's image, mount points for the engine of ``python``; return its name."""
+        name = objects.engine_image(python, registry)
         archive = STATE / "engine.tar"
         path = f"{python.parent}:/usr/local/bin:/usr/bin:/bin"
-        oci.write(archive, objects.engine_image(python), images.engine(python), {"Env": [f"PATH={path}"]})
+        oci.write(archive, name, images.engine(python), {"Env": [f"PATH={path}"]})
         self.node.load(archive)
+        return name
 
     def install(self, values: Mapping[str, Any] | None = None, *, command: str = "install", chart: Path = CHART) -> str:
         """Install or upgrade the chart and return when the operator's pods are ready. Raises ``charts.Refused``."""

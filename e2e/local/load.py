@@ -72,6 +72,18 @@ class Account:
                 f"not within {seconds:g} s: {number} requests served; there were {dict(self.count(since))}"
             ) from None
 
+    def losses(self, moment: float) -> str:
+        """Return the requests that were not served, a line for each kind: the times are seconds after ``moment``."""
+        kinds: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in self.outcomes:
+            if outcome.result != "ok":
+                kinds.setdefault((outcome.result, outcome.detail), []).append(outcome)
+        return "\n".join(
+            f"{len(found)} {result}, begun {min(o.started for o in found) - moment:.1f} s"
+            f" to {max(o.started for o in found) - moment:.1f} s: {detail}"
+            for (result, detail), found in kinds.items()
+        )
+
     def longest(self) -> float:
         """Return the longest time that any request took."""
         return max((outcome.ended - outcome.started for outcome in self.outcomes), default=0.0)

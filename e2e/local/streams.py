@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,8 @@ CUT = "cut off in the middle of its answer"
 _DONE = b"data: [DONE]"
 _CHUNK = b'"finish_reason":'
 _TIMEOUT = 120.0
+_PAUSE = 0.25
+"""Seconds until a client asks again that got no answer: one that is refused at once must not spin."""
 
 
 @dataclass
@@ -27,6 +30,7 @@ class Streams:
     ``outcomes`` counts how requests ended: ``WHOLE`` with every chunk, ``CUT`` after the answer had begun, anything
     else without one. A router ends a stream whose engine died with an event of its own and a proper end, so ``chunks``
     are counted: those that a whole answer has at least. The first requests are spread over ``spread`` seconds.
+    ``last_loss`` is when the last request ended that was not answered whole, by the monotonic clock.
     """
 
     clients: int
@@ -35,6 +39,7 @@ class Streams:
     chunks: int
     spread: float = 1.0
     outcomes: Counter[str] = field(default_factory=Counter)
+    last_loss: float = 0.0
     _over: Event = field(default_factory=Event)
 
     @contextmanager
@@ -58,14 +63,17 @@ class Streams:
     async def _client(self, session: aiohttp.ClientSession, number: int) -> None:
         await asyncio.sleep(number / self.clients * self.spread)
         while not self._over.is_set():
-            self.outcomes[await self._ask(session, number)] += 1
+            outcome = await self._ask(session, number)
+            self.outcomes[outcome] += 1
             number += self.clients
+            if outcome != WHOLE:
+                self.last_loss = time.monotonic()
+                await asyncio.sleep(_PAUSE)
 
     async def _ask(self, session: aiohttp.ClientSession, number: int) -> str:
         try:
             url = f"{self.choose()}/v1/completions"
         except LookupError:
-            await asyncio.sleep(0.1)
             return "nobody stands behind the Service"
         try:
             async with session.post(url, json={**self.body(number), "stream": True}) as answer:
