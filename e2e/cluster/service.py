@@ -24,6 +24,7 @@ from e2e.operator.objects import condition, path_of
 NAME = "tiny"
 ROLES = ("prefill", "decode")
 UP_SECONDS = 600
+GONE_SECONDS = 120
 PROMPT = 1200
 ANSWER = 24
 CHUNKS = PROMPT // BLOCK
@@ -89,7 +90,10 @@ class Served:
         uid = pod["metadata"]["uid"]
         self.lane.plane.api.delete(path, **({} if grace is None else {"gracePeriodSeconds": grace}))
         self.lane.plane.api.wait(
-            path, lambda found: found is None or found["metadata"]["uid"] != uid, what=f"{path} is gone", timeout=120
+            path,
+            lambda found: found is None or found["metadata"]["uid"] != uid,
+            what=f"{path} is gone",
+            timeout=GONE_SECONDS,
         )
 
     @property

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from e2e.cluster.service import CHUNKS, NAME, UP_SECONDS, Served, answered
+from e2e.cluster.service import CHUNKS, GONE_SECONDS, NAME, UP_SECONDS, Served, answered
+from e2e.controlplane.api import Json
 from e2e.local.tiers import BLOCK
 from e2e.operator.objects import path_of
 
@@ -42,6 +43,23 @@ def test_a_decode_pod_that_is_deleted_is_missed_by_nobody(served: Served) -> Non
         answered(statuses, 5)
     assert set(statuses) == {200}
     assert gone["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in served.pods("decode")}
+
+
+def test_an_engine_that_still_loads_goes_at_once(served: Served) -> None:
+    served.merge({"decode": {"replicas": 3}})
+    path = f"/api/v1/namespaces/{served.namespace}/pods"
+    served.lane.plane.api.wait(path, lambda found: any(map(_loads, found["items"])), what="an engine loads", timeout=60)
+    [loading] = filter(_loads, served.pods("decode"))
+    assert loading["spec"]["terminationGracePeriodSeconds"] > GONE_SECONDS, "it would not have gone before"
+    served.delete_pod(loading)
+    served.merge({"decode": {"replicas": 1}})
+    served.wait("Ready")
+
+
+def _loads(pod: Json) -> bool:
+    """Whether the engine of a pod runs and has not been ready yet."""
+    engines = [c for c in pod["status"].get("containerStatuses") or () if c["name"] == "engine"]
+    return any("running" in one["state"] and not one["started"] for one in engines)
 
 
 def test_containerd_is_restarted_under_traffic_and_no_pod_is(served: Served) -> None:

@@ -5,6 +5,7 @@ for the lease of what it finished last. Never shorter than 3 s: a router needs t
 
 Of an engine whose requests get nothing for two minutes no more is expected: it hangs, or a pod of its group is gone.
 A pod that is a further part of an engine on several nodes asks the engine's leader, whose ranks need its own.
+An engine that has just been started is given the time to heed the signal that follows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from dataclasses import dataclass
 
 from kvserving_connector.core.policy import Role
 from kvserving_connector.settings import Settings
+from kvserving_connector.stopping import await_heed
 
 MIN_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STALLED_SECONDS = 120.0
+HEED_SECONDS = 60.0
 LEADER = "LWS_LEADER_ADDRESS"
 
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -128,6 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
     lease = float(settings.lease_seconds) if settings.role is Role.PREFILL else 0.0
     drained = drain(lambda: read(host, options.port), timeout=options.timeout, lease=lease)
     sys.stdout.write("drained\n" if drained else "timeout: requests are still running\n")
+    if not await_heed(HEED_SECONDS):
+        sys.stdout.write("the engine does not handle SIGTERM\n")
     return 0
 
 

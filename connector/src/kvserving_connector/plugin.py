@@ -1,11 +1,14 @@
 """vLLM plugin (entry point ``vllm.general_plugins``): makes our connector classes known under their class names.
 
+It is the first code of ours in an engine's process, so stop signals are looked after from here, too.
+
 vLLM runs plugins in the API server, the engine core and every worker, and may run them twice.
 """
 
 from __future__ import annotations
 
 from kvserving_connector.settings import logger
+from kvserving_connector.stopping import end_at_sigterm
 
 # Class name, as connectors' statistics look it up, and the module that holds it. A name that vLLM itself has stays
 # vLLM's: a user who asks for the stock connector must get it, and ours is selected by kv_connector_module_path.
@@ -17,10 +20,11 @@ CONNECTORS: dict[str, str] = {
 
 
 def register() -> None:
-    """Register every connector class whose name vLLM does not know. Idempotent; imports no connector.
+    """Register every connector class whose name vLLM does not know, and heed SIGTERM. Idempotent; imports no connector.
 
     Does nothing but log when this vLLM has no connector registry, so that other engines in the same environment start.
     """
+    end_at_sigterm()
     try:
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     except ImportError as error:
