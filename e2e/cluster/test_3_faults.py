@@ -6,7 +6,7 @@ import pytest
 from e2e.cluster.service import CHUNKS, GONE_SECONDS, NAME, UP_SECONDS, Served, answered
 from e2e.controlplane.api import Json
 from e2e.local.tiers import BLOCK
-from e2e.operator.objects import path_of
+from e2e.operator.objects import eventually, path_of
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(UP_SECONDS + 300)]
 
@@ -47,9 +47,9 @@ def test_a_decode_pod_that_is_deleted_is_missed_by_nobody(served: Served) -> Non
 
 def test_an_engine_that_still_loads_goes_at_once(served: Served) -> None:
     served.merge({"decode": {"replicas": 3}})
-    path = f"/api/v1/namespaces/{served.namespace}/pods"
-    served.lane.plane.api.wait(path, lambda found: any(map(_loads, found["items"])), what="an engine loads", timeout=60)
-    [loading] = filter(_loads, served.pods("decode"))
+    [loading] = eventually(
+        lambda: [pod for pod in served.pods("decode") if _loads(pod)], bool, what="an engine loads", timeout=60
+    )
     assert loading["spec"]["terminationGracePeriodSeconds"] > GONE_SECONDS, "it would not have gone before"
     served.delete_pod(loading)
     served.merge({"decode": {"replicas": 1}})
