@@ -197,7 +197,8 @@ def probes(ctx: Context, role: RoleName) -> dict[str, Any]:
     """Startup, readiness and liveness of an engine.
 
     Readiness needs 8 s of good answers: a pod that is NotReady for less time is taken out
-    by the router for up to a minute.
+    by the router for up to a minute. It bears two answers that take longer than 5 s: an event loop that is short of
+    CPU, as all of a role may be at once, still serves.
 
     Liveness bears 35 s without an answer and ends a stopped process within 45 s. What does not answer cannot drain
     either: it is killed after ``DEAD_GRACE_SECONDS``, within a minute in all, and not after the pod's own grace period.
@@ -209,10 +210,10 @@ def probes(ctx: Context, role: RoleName) -> dict[str, Any]:
         "startupProbe": {**health, "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": failures},
         "readinessProbe": {
             **health,
-            "periodSeconds": 4,
-            "timeoutSeconds": 3,
+            "periodSeconds": 5,
+            "timeoutSeconds": 5,
             "successThreshold": 2,
-            "failureThreshold": 2,
+            "failureThreshold": 3,
         },
         "livenessProbe": {
             **health,

@@ -75,7 +75,7 @@ def _smg(ctx: Context) -> list[str]:
         *args,
         *_policies(ctx),
         *("--power-of-two-load-metric", "least_requests"),
-        *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "3"),
+        *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "6"),
         *("--health-failure-threshold", "2", "--health-success-threshold", "1"),
         *("--no-remove-unhealthy-workers", "--worker-startup-check-interval", "2"),
         *("--cb-failure-threshold", "3", "--cb-timeout-duration-secs", "2", "--cb-success-threshold", "1"),
@@ -97,7 +97,7 @@ def _vllm_router(ctx: Context) -> list[str]:
     return [
         *args,
         *_policies(ctx),
-        *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "3"),
+        *("--health-check-interval-secs", "2", "--health-check-timeout-secs", "6"),
         *("--health-failure-threshold", "2", "--health-success-threshold", "1"),
         *("--worker-startup-check-interval", "2"),
         *("--worker-startup-timeout-secs", str(_longest_start(ctx))),
