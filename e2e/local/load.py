@@ -7,7 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -15,6 +15,8 @@ import aiohttp
 from .asking import Texts
 
 REQUEST_SECONDS = 60.0
+LEISURE_SECONDS = 2.0
+"""Between two requests of the one client that goes on while the others are held back."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Account:
         self._all.set()
 
     def ease(self) -> None:
-        """Let only the first client go on: an engine that starts beside others needs some of two cores."""
+        """Let only the first client go on, at leisure: an engine that starts beside others needs two cores."""
         self._all.clear()
 
     def press(self) -> None:
@@ -48,8 +50,9 @@ class Account:
 
     async def turn(self, number: int) -> None:
         """Wait until the client may ask again."""
-        if number:
-            await self._all.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if number else LEISURE_SECONDS):
+                await self._all.wait()
 
     def count(self, since: float = 0.0) -> Counter[str]:
         """Count the results of the requests that started at ``since`` (monotonic) or later."""
