@@ -97,14 +97,24 @@ def test_a_role_is_scaled_up_and_down_under_load(ready: Served, load: Streams, r
     assert set(load.outcomes) == {WHOLE}
 
 
-def test_a_revision_that_cannot_start_leaves_the_former_one_serving(ready: Served, load: Streams) -> None:
-    former = ready.wait("Ready")["status"]["revision"]
-    # No such option: the engines end at once, again and again.
-    ready.merge({"engine": {"args": [*ENGINE["args"], "--kv-cache-dtype=no_such_type"]}})
+@pytest.mark.parametrize(
+    "broken",
+    [
+        # No such option: the engines end at once, again and again.
+        {"engine": {"args": [*ENGINE["args"], "--kv-cache-dtype=no_such_type"]}},
+        {"engine": {"image": "mirror.example/nothing/vllm-openai-cpu:v0.32.0"}},
+        {"model": {"uri": "pvc://models/no-such-folder"}},
+    ],
+    ids=["args", "image", "model"],
+)
+def test_a_revision_that_cannot_start_leaves_the_former_one_serving(ready: Served, load: Streams, broken: Json) -> None:
+    found = ready.wait("Ready")
+    former, spec = found["status"]["revision"], found["spec"]
+    ready.merge(broken)
     told = ready.wait("Degraded", "True", "PodFailing", timeout=180)
     assert condition(told, "Available")["status"] == "True"
     assert told["status"]["revision"] == former
-    ready.merge({"engine": ENGINE})
+    ready.merge({section: spec[section] for section in broken})
     ready.wait("Ready")
     assert ready.lane.plane.api.get(path_of(ready.namespace, NAME))["status"]["revision"] == former
     assert load.outcomes[WHOLE] > CLIENTS
