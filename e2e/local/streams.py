@@ -29,8 +29,8 @@ class Streams:
 
     ``outcomes`` counts how requests ended: ``WHOLE`` with every chunk, ``CUT`` after the answer had begun, anything
     else without one. A router ends a stream whose engine died with an event of its own and a proper end, so ``chunks``
-    are counted: those that a whole answer has at least. The first requests are spread over ``spread`` seconds.
-    ``last_loss`` is when the last request ended that was not answered whole, by the monotonic clock.
+    are counted: those that a whole answer has at least. The first requests are spread over ``spread`` seconds, and a
+    client rests for ``rest`` seconds after an answer. ``last_loss`` is when the last request ended that was not answered whole, by the monotonic clock.
     """
 
     clients: int
@@ -38,6 +38,7 @@ class Streams:
     body: Callable[[int], Mapping[str, Any]]
     chunks: int
     spread: float = 1.0
+    rest: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
     last_loss: float = 0.0
     _over: Event = field(default_factory=Event)
@@ -68,7 +69,7 @@ class Streams:
             number += self.clients
             if outcome != WHOLE:
                 self.last_loss = time.monotonic()
-                await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(self.rest if outcome == WHOLE else _PAUSE)
 
     async def _ask(self, session: aiohttp.ClientSession, number: int) -> str:
         try:

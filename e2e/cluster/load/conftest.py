@@ -10,8 +10,10 @@ from e2e.local.streams import WHOLE, Streams
 from e2e.operator.objects import eventually
 
 CLIENTS = 20
-TOKENS = 48
-PROMPT_TOKENS = 150
+TOKENS = 24
+PROMPT_TOKENS = 100
+REST_SECONDS = 3.0
+"""Between two requests of a client. Without it 20 streams take both cores of a small machine, and no engine starts."""
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +33,7 @@ def load(ready: Served) -> Iterator[Streams]:
         return {"model": NAME, "prompt": prompt, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0}
 
     url = ready.url
-    streams = Streams(CLIENTS, lambda: url, body, chunks=TOKENS, spread=5.0)
+    streams = Streams(CLIENTS, lambda: url, body, chunks=TOKENS, spread=REST_SECONDS, rest=REST_SECONDS)
     with streams.flowing():
         eventually(lambda: streams.outcomes[WHOLE], lambda count: count >= CLIENTS, what="all clients ask", timeout=120)
         yield streams
