@@ -30,7 +30,8 @@ class Streams:
     ``outcomes`` counts how requests ended: ``WHOLE`` with every chunk, ``CUT`` after the answer had begun, anything
     else without one. A router ends a stream whose engine died with an event of its own and a proper end, so ``chunks``
     are counted: those that a whole answer has at least. The first requests are spread over ``spread`` seconds, and a
-    client rests for ``rest`` seconds after an answer. ``last_loss`` is when the last request ended that was not answered whole, by the monotonic clock.
+    client rests for ``rest`` seconds after an answer. ``last_loss`` is when the last request ended that was not
+    answered whole, by the monotonic clock.
     """
 
     clients: int
