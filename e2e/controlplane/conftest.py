@@ -10,6 +10,7 @@ from e2e.controlplane.fixtures import (
     programs,
     proxy,
     pytest_runtest_makereport,
+    pytest_xdist_setupnodes,
 )
 from tests.chart import fixtures as chart
 from tests.chart.fixtures import helm
@@ -24,6 +25,7 @@ __all__ = [
     "proxy",
     "pytest_collection_finish",
     "pytest_runtest_makereport",
+    "pytest_xdist_setupnodes",
 ]
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import random
 import secrets
 import shutil
@@ -230,12 +231,15 @@ def free_ports(count: int) -> list[int]:
     """Return ``count`` loopback ports that nothing listens on, below the range that outgoing connections use.
 
     A port of that range could be taken while its server restarts, even by the client that waits for it: on loopback
-    a connection attempt from a port to itself succeeds.
+    a connection attempt from a port to itself succeeds. Workers of one test run are given different ports: until a
+    server listens, nothing tells another worker that its port is taken.
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     found: list[int] = []
     while len(found) < count:
-        port = random.randrange(10240, max(lowest, 20480))
+        port = random.randrange(10240 + worker % workers, max(lowest, 20480), workers)
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

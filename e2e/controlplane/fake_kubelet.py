@@ -23,6 +23,7 @@ from typing import Any, Self
 import aiohttp
 from e2e.controlplane.cluster import Cluster
 from e2e.controlplane.loop_thread import LoopThread
+from e2e.controlplane.loopback import Network
 from e2e.controlplane.node_api import NodeApi
 from e2e.controlplane.pod_script import (
     EVICTED,
@@ -39,7 +40,6 @@ from e2e.controlplane.pod_script import (
     status_of,
 )
 
-_DEFAULT_NETWORK = "127.96.0.0/16"
 Choose = Callable[[Json], "Script | None"]
 
 
@@ -63,7 +63,8 @@ class FakeKubelet:
     ``selector`` and ``namespace`` limit which pods it takes (all by default); no pod may fit two kubelets.
     ``capacity`` are extended resources of the node, such as ``{"nvidia.com/gpu": 4}``: pods that ask for more than is
     left stay Pending and are given a node when others end. ``network`` is where pod addresses come from, each used
-    once. ``runtime`` runs the pods: scripts by default. An error inside is raised by ``__exit__`` and ``check``.
+    once; by default, a loopback network that no other kubelet of this machine has. ``runtime`` runs the pods: scripts
+    by default. An error inside is raised by ``__exit__`` and ``check``.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class FakeKubelet:
         selector: str = "",
         namespace: str | None = None,
         capacity: Mapping[str, int] | None = None,
-        network: str = _DEFAULT_NETWORK,
+        network: str | None = None,
         runtime: Runtime | None = None,
         default: Script | None = None,
     ) -> None:
@@ -83,7 +84,7 @@ class FakeKubelet:
         self._selector = selector
         self._path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
         self._capacity = dict(capacity or {})
-        self._addresses = _addresses(network)
+        self._network = network
         self._runtime = runtime or ScriptedRuntime(self._script_of)
         self._default = default or ready()
         self._rules: list[Choose] = []
@@ -92,11 +93,13 @@ class FakeKubelet:
         self._changes = 0
 
     def __enter__(self) -> Self:
+        self._own = Network() if self._network is None else None
+        self._addresses = _addresses(self._own.name if self._own is not None else str(self._network))
         self._thread = LoopThread(f"fake-kubelet-{self.node}")
         try:
             self._thread.call(self._start())
         except BaseException:
-            self._thread.stop()
+            self._end()
             raise
         return self
 
@@ -104,7 +107,7 @@ class FakeKubelet:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._thread.call(self._close())
-        self._thread.stop()
+        self._end()
         if kind is None:
             self.check()
 
@@ -150,6 +153,11 @@ class FakeKubelet:
     def addresses(self) -> dict[str, str]:
         """Return the addresses in use, by ``namespace/name``."""
         return {_key(p.obj): p.address for p in list(self._pods.values()) if p.address is not None}
+
+    def _end(self) -> None:
+        self._thread.stop()
+        if self._own is not None:
+            self._own.release()
 
     async def _start(self) -> None:
         context: ssl.SSLContext | None = None

@@ -24,10 +24,20 @@ _UNAVAILABLE = pytest.StashKey[str]()
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build the programs before any test runs: a test's timeout would end the first build."""
     used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
-    needed = "programs" in used or ("cluster" in used and not os.environ.get("KUBECONFIG"))
-    if session.config.option.collectonly or not needed or _UNAVAILABLE in session.config.stash:
+    if "programs" in used or ("cluster" in used and not os.environ.get("KUBECONFIG")):
+        _build(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Build them before workers collect tests, where a run has workers: what those say is not shown."""
+    _build(config)
+
+
+def _build(config: pytest.Config) -> None:
+    if config.option.collectonly or _UNAVAILABLE in config.stash:
         return
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
 
     def say(line: str) -> None:
         if reporter is not None:
@@ -40,7 +50,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             pytest.exit(f"CI never skips the control-plane tests: {error}", returncode=1)
         which = "control-plane tests" if not os.environ.get("KUBECONFIG") else "tests that need a control plane of ours"
         say(f"{which} are skipped: {error}")
-        session.config.stash[_UNAVAILABLE] = str(error)
+        config.stash[_UNAVAILABLE] = str(error)
     except build.BuildFailed as error:
         pytest.exit(str(error), returncode=1)
 

@@ -16,6 +16,7 @@ from e2e.controlplane.fixtures import (
     programs,
     pytest_collection_finish,
     pytest_runtest_makereport,
+    pytest_xdist_setupnodes,
 )
 from e2e.operator.running import Operator, Spares, operator_user
 
@@ -25,6 +26,7 @@ __all__ = [
     "programs",
     "pytest_collection_finish",
     "pytest_runtest_makereport",
+    "pytest_xdist_setupnodes",
 ]
 
 Start = Callable[..., Operator]

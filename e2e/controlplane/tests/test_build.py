@@ -138,12 +138,24 @@ def test_without_go_one_line_says_what_to_do(tmp_path: Path) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("ci", [False, True], ids=["laptop", "ci"])
-def test_without_go_the_lane_is_skipped_but_never_in_ci(tmp_path: Path, ci: bool) -> None:
+def test_without_go_the_lane_is_skipped_but_never_in_ci(tmp_path: Path, ci: bool, workers: int) -> None:
     test = Path(__file__).with_name("test_controlplane.py")
     environ = {"PATH": str(tmp_path), "HOME": str(tmp_path), **({"CI": "true"} if ci else {})}
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-k", "starts_within", str(test)],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-n",
+            str(workers),
+            "-k",
+            "starts_within",
+            str(test),
+        ],
         cwd=ROOT,
         env=environ,
         capture_output=True,

@@ -283,6 +283,13 @@ def test_free_ports_are_below_the_range_of_outgoing_connections() -> None:
     assert all(port < max(lowest, 20480) for port in ports)
 
 
+def test_free_ports_differ_between_the_workers_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "3")
+    for worker in range(3):
+        monkeypatch.setenv("PYTEST_XDIST_WORKER", f"gw{worker}")
+        assert {(port - 10240) % 3 for port in free_ports(8)} == {worker}
+
+
 def _ends(pidfd: int) -> bool:
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
