@@ -30,6 +30,9 @@ def register() -> None:
     except ImportError as error:
         logger.warning("KVServing: connectors are not registered, vLLM has no connector factory: %s", error)
         return
+    from kvserving_connector.vllm import kvcached
+
+    kvcached.require_in_effect()
     for name, module in CONNECTORS.items():
         if name not in KVConnectorFactory._registry:
             KVConnectorFactory.register_connector(name, module, name)

@@ -16,11 +16,13 @@ from kvserving_connector.compat import pull_connector_class, require
 from kvserving_connector.core.desk import Desk
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.settings import KeyFile, Settings, logger
+from kvserving_connector.vllm import kvcached
 from kvserving_connector.vllm.progress import patient_progress_thread
 from kvserving_connector.vllm.receipt import TransferRecorder, TransferReport
 from kvserving_connector.vllm.stats import HandoffPromMetrics, HandoffStats, from_tally, from_worker
 
 _capabilities = require()
+kvcached.require_transferable()
 _PullConnector: Any = pull_connector_class()
 
 _ROLES = {"kv_producer": Role.PREFILL, "kv_consumer": Role.DECODE}
@@ -90,6 +92,11 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
         return delay, self._desk.finished(request, params)
 
     # Worker side
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """As vLLM; under kvcached its patch and what it leaves to us."""
+        with kvcached.registration(self.connector_worker, kv_caches):
+            super().register_kv_caches(kv_caches)
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """As vLLM; the path of vLLM before 0.30, where failures are known by block only."""
