@@ -6,8 +6,6 @@ A decode refuses a handoff of another revision (``e2e/local/test_2_guard.py``), 
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from e2e.cluster.load.conftest import CLIENTS
 from e2e.cluster.service import NAME, UP_SECONDS, Served
@@ -43,6 +41,16 @@ def rolled_out(served: Served, former: str) -> str:
     found = served.lane.plane.api.wait(path, holds, what="the next revision serves alone", timeout=UP_SECONDS)
     assert found is not None
     return str(found["status"]["revision"])
+
+
+def summary(served: Served, role: str, wanted: str) -> None:
+    """Return once the status tells of a role what is wanted."""
+    served.lane.plane.api.wait(
+        path_of(served.namespace, NAME),
+        lambda found: found is not None and found["status"]["roles"][role]["summary"] == wanted,
+        what=f"{role} {wanted}",
+        timeout=UP_SECONDS,
+    )
 
 
 def engines(served: Served) -> set[str]:
@@ -91,8 +99,8 @@ def test_a_role_is_replaced_alone_under_load(ready: Served, load: Streams) -> No
 def test_a_role_is_scaled_up_and_down_under_load(ready: Served, load: Streams, role: str) -> None:
     for count in (3, 1):
         ready.merge({role: {"replicas": count}})
-        found: dict[str, Any] = ready.wait("Ready")
-        assert found["status"]["roles"][role]["ready"] == count
+        summary(ready, role, f"{count}/{count}")
+        ready.wait("Ready")
     assert len(ready.pods(role)) == 1
     assert set(load.outcomes) == {WHOLE}
 
@@ -101,7 +109,7 @@ def test_a_role_is_scaled_up_and_down_under_load(ready: Served, load: Streams, r
     "broken",
     [
         # No such option: the engines end at once, again and again.
-        {"engine": {"args": [*ENGINE["args"], "--kv-cache-dtype=no_such_type"]}},
+        {"engine": {"args": [*ENGINE["args"], "--no-such-option"]}},
         {"engine": {"image": "mirror.example/nothing/vllm-openai-cpu:v0.32.0"}},
         {"model": {"uri": "pvc://models/no-such-folder"}},
     ],
@@ -117,5 +125,5 @@ def test_a_revision_that_cannot_start_leaves_the_former_one_serving(ready: Serve
     ready.merge({section: spec[section] for section in broken})
     ready.wait("Ready")
     assert ready.lane.plane.api.get(path_of(ready.namespace, NAME))["status"]["revision"] == former
-    assert load.outcomes[WHOLE] > CLIENTS
+    assert load.outcomes[WHOLE] >= CLIENTS
     assert set(load.outcomes) == {WHOLE}
