@@ -63,6 +63,8 @@ class Capabilities:
     """Prefix hashes have a fixed default seed (0.29)."""
     transfer_telemetry: bool
     """The worker's completed transfers can be told apart by request."""
+    staging: bool
+    """Reads and handshakes of the worker can be told apart by request and by engine, as staged transfers need."""
     missing: tuple[str, ...]
 
     @property
@@ -136,6 +138,7 @@ def probe() -> Capabilities:
         layouts=layouts is not None,
         fixed_hash_seed=hasattr(hashes, "DEFAULT_NONE_HASH_SEED"),
         transfer_telemetry=_has_telemetry(prober, pull),
+        staging=_has_staging(prober, pull),
         missing=tuple(prober.missing),
     )
 
@@ -186,6 +189,24 @@ def _has_telemetry(prober: _Prober, pull: Any) -> bool:
         return False
     worker = prober.attribute(f"{_CONNECTORS}.nixl.pull_worker", "NixlPullConnectorWorker")
     return hasattr(worker, "_pop_done_transfers")
+
+
+def _has_staging(prober: _Prober, pull: Any) -> bool:
+    if pull is None:
+        return False
+    worker = prober.attribute(f"{_CONNECTORS}.nixl.pull_worker", "NixlPullConnectorWorker")
+    payload = prober.attribute(f"{_CONNECTORS}.nixl.metadata", "NixlHandshakePayload")
+    hooks = ("_read_blocks_for_req", "_nixl_handshake", "_logical_to_kernel_block_ids")
+    ends = ("get_transfer_results", "get_finished")
+    fields = ("compatibility_hash", "agent_metadata_bytes")
+    return (
+        all(hasattr(worker, name) for name in hooks)
+        and any(hasattr(worker, name) for name in ends)
+        and all(name in getattr(payload, "__dataclass_fields__", {}) for name in fields)
+        and hasattr(pull, "set_xfer_handshake_metadata_pp_aware")
+        and hasattr(pull, "has_pending_push_work")
+        and prober.attribute(f"{_CONNECTORS}.nixl.utils", "zmq_ctx") is not None
+    )
 
 
 def main() -> int:

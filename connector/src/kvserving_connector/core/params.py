@@ -13,6 +13,7 @@ from typing import Any
 
 from kvserving_connector.core.refusal import Refusal
 from kvserving_connector.core.signing import PROMPT_KEY, SIGNATURE_KEY
+from kvserving_connector.core.staging import STAGED_KEY, is_slot
 
 PARAMS_KEY = "kv_transfer_params"
 
@@ -67,6 +68,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "remote_prefill_cached_tokens": _integer(0, MAX_TOKENS),
     "remote_block_size": _integer(1, 2**20),
     "transfer_mode": _text(32),
+    STAGED_KEY: is_slot,
     PROMPT_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
     SIGNATURE_KEY: _text(512),
 }
@@ -90,8 +92,8 @@ def check_types(params: object) -> Refusal | None:
 def check_handoff(params: object) -> Refusal | None:
     """Return None when ``params`` are what a decode engine needs to pull one prompt's KV, else the reason.
 
-    Guarantees for None: ``do_remote_prefill`` is true, ``do_remote_decode`` is not, there is at least one block id,
-    and engine id, request id, host, port, tensor-parallel size and token count are there and well-typed.
+    Guarantees for None: ``do_remote_prefill`` is true, ``do_remote_decode`` is not, there is at least one block id
+    or a staging slot, and engine id, request id, host, port, tensor-parallel size and token count are well-typed.
     """
     if (fault := check_types(params)) is not None:
         return fault
@@ -104,7 +106,9 @@ def check_handoff(params: object) -> Refusal | None:
         return Refusal.INCOMPLETE
     if any(params.get(key) is None for key in _NEEDED):
         return Refusal.INCOMPLETE
-    if not any(params.get("remote_block_ids") or ()):
+    if not any(params.get("remote_block_ids") or ()) and (
+        params.get(STAGED_KEY) is None or not params.get("remote_block_ids")
+    ):
         return Refusal.INCOMPLETE
     return None
 

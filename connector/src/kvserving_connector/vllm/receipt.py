@@ -9,18 +9,29 @@ from typing import Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorWorkerMetadata
 
 from kvserving_connector.core.handoffs import TransferFacts, merge_facts
+from kvserving_connector.core.staging_cost import Sample
 
 
 @dataclass
 class TransferReport(KVConnectorWorkerMetadata):  # type: ignore[misc]
-    """Facts of the requests whose loads ended in this step on one rank, or on all ranks after ``aggregate``."""
+    """What happened in this step on one rank, or on all ranks after ``aggregate``; ``facts`` of ended loads."""
 
     facts: dict[str, TransferFacts] = field(default_factory=dict)
+    sent: dict[str, int] = field(default_factory=dict)
+    """Ranks that are through with the staging slot of each request."""
+    samples: list[Sample] = field(default_factory=list)
+    """What transfers cost, as decode engines told."""
+
+    def __bool__(self) -> bool:
+        return bool(self.facts or self.sent or self.samples)
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> TransferReport:
-        """Merge another rank's report: bytes and reporters add up, the slowest rank's seconds stay."""
+        """Merge another rank's report: bytes, reporters and ranks add up, the slowest rank's seconds stay."""
         if isinstance(other, TransferReport):
             merge_facts(self.facts, other.facts)
+            for request_id, count in other.sent.items():
+                self.sent[request_id] = self.sent.get(request_id, 0) + count
+            self.samples += other.samples
         return self
 
 
@@ -62,14 +73,16 @@ class TransferRecorder:
         # With nothing to poll the worker itself tells which form its result has.
         return done if transfers or done else self._poll(transfers)
 
-    def ended(self, request_ids: Iterable[str], failed: Iterable[str]) -> None:
-        """Note the requests whose loads ended in this step and which of them failed."""
+    def ended(self, request_ids: Iterable[str], failed: Iterable[str]) -> dict[str, TransferFacts]:
+        """Note the requests whose loads ended in this step and which of them failed; return their facts."""
+        noted: dict[str, TransferFacts] = {}
         lost = frozenset(failed)
         for request_id in request_ids:
             facts = self._measured.pop(request_id, None) or TransferFacts()
             facts.reporters = 1
             facts.failed = request_id in lost
-            self._ended[request_id] = facts
+            self._ended[request_id] = noted[request_id] = facts
+        return noted
 
     def report(self) -> TransferReport | None:
         """Return the facts noted since the last call, None without any."""

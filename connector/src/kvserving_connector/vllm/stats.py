@@ -12,6 +12,7 @@ from prometheus_client import REGISTRY
 from kvserving_connector.compat import nixl_stats_module
 from kvserving_connector.core.desk import Tally
 from kvserving_connector.core.refusal import Refusal
+from kvserving_connector.core.staging_desk import Direct, LoadTally, StagingTally
 
 _nixl: Any = nixl_stats_module()
 
@@ -24,8 +25,16 @@ _KEYS = {
     "kvserving_seconds": "seconds",
     "kvserving_failed": "failed",
 }
+_STAGING_KEYS = {
+    "kvserving_staged": "staged",
+    "kvserving_staging_saved": "saved",
+    "kvserving_staging_released": "released",
+    "kvserving_staging_direct": "direct",
+}
+_STAGED_LOADS, _STAGED_WAITS = "kvserving_staged_loads", "kvserving_staged_waits"
+_ALL_KEYS = (*_KEYS, *_STAGING_KEYS, _STAGED_LOADS, _STAGED_WAITS)
 
-# Statistics key, metric, help. "transfers" counts the entries of a list that holds one number per transfer.
+# Statistics key, metric, help.
 _COUNTERS = (
     ("kvserving_signed", "kvserving:handoffs_signed_total", "Handoffs that this prefill engine signed."),
     ("kvserving_receipts", "kvserving:receipts_total", "Receipts given to probes."),
@@ -33,6 +42,24 @@ _COUNTERS = (
     ("kvserving_bytes", "kvserving:transfer_bytes_total", "Bytes of KV received for finished requests, all ranks."),
     ("kvserving_seconds", "kvserving:transfer_seconds_total", "Seconds that transfers took, slowest rank of each."),
     ("kvserving_failed", "kvserving:transfer_failures_total", "Requests whose KV could not be loaded."),
+    ("kvserving_staged", "kvserving:staging_bytes_total", "Bytes of one rank gathered into staging slots."),
+    (
+        "kvserving_staging_saved",
+        "kvserving:staging_descriptors_saved_total",
+        "Descriptors of one rank that staged prompts would have taken from their blocks.",
+    ),
+    ("kvserving_staging_released", "kvserving:staging_slots_released_total", "Staging slots given back."),
+    (_STAGED_LOADS, "kvserving:staged_load_bytes_total", "Bytes read from staging slots, all ranks."),
+    (
+        _STAGED_WAITS,
+        "kvserving:staged_load_wait_seconds_total",
+        "Seconds that staged loads waited for room in this engine's pool, all ranks.",
+    ),
+)
+# The same for lists of which the entries are counted: one for each prompt.
+_COUNTED = (
+    ("kvserving_staged", "kvserving:staging_slots_total", "Prompts gathered into staging slots."),
+    (_STAGED_LOADS, "kvserving:staged_loads_total", "Prompts read from staging slots, once for each rank."),
 )
 _TRANSFERS = ("kvserving_tokens", "kvserving:transfers_total", "Requests served with KV from a prefill engine.")
 _REFUSED = (
@@ -42,18 +69,25 @@ _REFUSED = (
 )
 
 
+_DIRECT = (
+    "kvserving_staging_direct",
+    "kvserving:staging_direct_total",
+    "Prompts left in their blocks by an engine that has a staging pool.",
+)
+
+
 class HandoffStats(_nixl.NixlKVConnectorStats):  # type: ignore[misc]
     """vLLM's NIXL statistics with our lists; a payload without them is read as empty lists."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in _KEYS:
+        for key in _ALL_KEYS:
             self.data.setdefault(key, [])
 
     def reset(self) -> None:
         """Clear all lists."""
         super().reset()
-        for key in _KEYS:
+        for key in _ALL_KEYS:
             self.data[key] = []
 
     def aggregate(self, other: Any) -> HandoffStats:
@@ -83,13 +117,32 @@ def from_tally(tally: Tally) -> HandoffStats:
     return stats
 
 
+def add_staging(stats: HandoffStats | None, tally: StagingTally | None) -> HandoffStats | None:
+    """Return the statistics with the staging desk's lists; None when there is neither."""
+    if tally is None:
+        return stats
+    found = stats or HandoffStats()
+    for key, name in _STAGING_KEYS.items():
+        found.data[key] = list(getattr(tally, name))
+    return found
+
+
 def from_worker(stats: Any) -> HandoffStats:
     """Return vLLM's worker statistics in our class, so that both can be merged."""
     return HandoffStats(data=dict(stats.data))
 
 
+def add_loads(stats: HandoffStats | None, loads: LoadTally | None) -> HandoffStats | None:
+    """Return the statistics with a rank's staged loads; None when there is neither."""
+    if loads is None or not loads.bytes:
+        return stats
+    found = stats or HandoffStats()
+    found.data[_STAGED_LOADS], found.data[_STAGED_WAITS] = loads.bytes, loads.waited
+    return found
+
+
 class HandoffPromMetrics(_nixl.NixlPromMetrics):  # type: ignore[misc]
-    """vLLM's NIXL metrics and ours; the label ``reason`` is one of ``Refusal``."""
+    """vLLM's NIXL metrics and ours; the label ``reason`` is one of ``Refusal`` or of ``Direct``."""
 
     def __init__(
         self,
@@ -104,22 +157,29 @@ class HandoffPromMetrics(_nixl.NixlPromMetrics):  # type: ignore[misc]
         for key, name, documentation in _COUNTERS:
             counter = self._counter_cls(name=name, documentation=documentation, labelnames=labelnames)
             self._ours.append((key, self._per_engine(counter, per_engine_labelvalues)))
-        transfers = self._counter_cls(name=_TRANSFERS[1], documentation=_TRANSFERS[2], labelnames=labelnames)
-        self._transfers = self._per_engine(transfers, per_engine_labelvalues)
-        refused = self._counter_cls(name=_REFUSED[1], documentation=_REFUSED[2], labelnames=[*labelnames, "reason"])
-        self._refused = {
-            engine: {reason.value: refused.labels(*values, reason.value) for reason in Refusal}
-            for engine, values in per_engine_labelvalues.items()
-        }
+        self._counted: list[tuple[str, dict[int, Any]]] = []
+        for key, name, documentation in (_TRANSFERS, *_COUNTED):
+            counter = self._counter_cls(name=name, documentation=documentation, labelnames=labelnames)
+            self._counted.append((key, self._per_engine(counter, per_engine_labelvalues)))
+        self._reasons: list[tuple[str, dict[int, dict[str, Any]]]] = []
+        for (key, name, documentation), reasons in ((_REFUSED, Refusal), (_DIRECT, Direct)):
+            counter = self._counter_cls(name=name, documentation=documentation, labelnames=[*labelnames, "reason"])
+            by_engine = {
+                engine: {reason.value: counter.labels(*values, reason.value) for reason in reasons}
+                for engine, values in per_engine_labelvalues.items()
+            }
+            self._reasons.append((key, by_engine))
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Count one payload of statistics."""
         super().observe(transfer_stats_data, engine_idx)
         for key, counters in self._ours:
             counters[engine_idx].inc(sum(transfer_stats_data.get(key, ())))
-        self._transfers[engine_idx].inc(len(transfer_stats_data.get(_TRANSFERS[0], ())))
-        for reason in transfer_stats_data.get(_REFUSED[0], ()):
-            self._refused[engine_idx][reason].inc()
+        for key, counters in self._counted:
+            counters[engine_idx].inc(len(transfer_stats_data.get(key, ())))
+        for key, by_engine in self._reasons:
+            for reason in transfer_stats_data.get(key, ()):
+                by_engine[engine_idx][reason].inc()
 
     @staticmethod
     def _per_engine(counter: Any, labelvalues: dict[int, list[object]]) -> dict[int, Any]:
@@ -128,7 +188,7 @@ class HandoffPromMetrics(_nixl.NixlPromMetrics):  # type: ignore[misc]
 
 def _unregister_ours() -> None:
     """Forget counters of an earlier engine in this process, as vLLM does with its own metrics."""
-    ours = {name.removesuffix("_total") for _, name, _ in (*_COUNTERS, _TRANSFERS, _REFUSED)}
+    ours = {name.removesuffix("_total") for _, name, _ in (*_COUNTERS, *_COUNTED, _TRANSFERS, _REFUSED, _DIRECT)}
     for collector in list(REGISTRY._collector_to_names):
         if getattr(collector, "_name", None) in ours:
             REGISTRY.unregister(collector)

@@ -1,0 +1,1 @@
+"""Device staging of NIXL transfers: scattered blocks travel as one range."""

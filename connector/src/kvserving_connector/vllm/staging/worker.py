@@ -1,0 +1,190 @@
+"""The worker's half of staging: makes the pool, and is a producer's or a consumer's rank from then on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from kvserving_connector.compat import probe
+from kvserving_connector.core.handoffs import TransferFacts
+from kvserving_connector.core.staging import ALIGNMENT
+from kvserving_connector.core.staging_desk import LoadTally, StagingStep
+from kvserving_connector.core.staging_pull import Pipeline
+from kvserving_connector.settings import logger
+from kvserving_connector.vllm.receipt import TransferReport
+from kvserving_connector.vllm.staging import eligible
+from kvserving_connector.vllm.staging.agent import StagingAgent
+from kvserving_connector.vllm.staging.consumer import Consumer
+from kvserving_connector.vllm.staging.producer import Producer
+from kvserving_connector.vllm.staging.puller import Puller
+from kvserving_connector.vllm.staging.rows import Rows
+from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport
+from kvserving_connector.vllm.staging.wire import VERSION, Pool, with_pool
+
+STEP = "kvserving_staging"
+"""Attribute of vLLM's step metadata, set by the scheduler's half."""
+
+# Reads in flight while others are copied; with more, chunks become too small to be read at full speed.
+CHUNKS = 4
+_POLL_SECONDS = {"cpu": 1e-3}
+_POLL_SECONDS_ELSEWHERE = 5e-5
+
+
+class StagingWorker:
+    """One rank. Without a pool everything is as in vLLM, and a staged prompt that comes all the same fails to load."""
+
+    def __init__(
+        self, vllm_config: Any, worker: Any, new_agents: Callable[[Any], AbstractContextManager[None]]
+    ) -> None:
+        """``new_agents`` is entered while a NIXL agent is made. Raises ValueError for settings that cannot be."""
+        self._vllm_config = vllm_config
+        self._worker = worker
+        self._new_agents = new_agents
+        self._half = eligible.half_of(vllm_config)
+        self._size = eligible.staging_bytes(vllm_config) if self._half is not None else 0
+        self._why_not = "staging_bytes is 0"
+        if self._size:
+            self._why_not = eligible.obstacle(vllm_config, worker)
+        self._pool: Pool | None = None
+        self._memory: Any = None
+        self._producer: Producer | None = None
+        self._consumer: Consumer | None = None
+        self._agent: StagingAgent | None = None
+
+    @property
+    def _on(self) -> bool:
+        return bool(self._size) and not self._why_not
+
+    def register_kv_caches(self, kv_caches: Mapping[str, torch.Tensor], register: Callable[[Any], None]) -> None:
+        """Run vLLM's ``register``; a producer's pool is made known to NIXL before, so that peers learn of both."""
+        memory = None
+        if self._on:
+            device = next(iter(kv_caches.values())).device
+            memory = self._allocate(device)
+        if memory is not None and self._half == "producer":
+            self._register(self._worker.nixl_wrapper, memory)
+        register(kv_caches)
+        if memory is not None:
+            self._begin(memory, kv_caches)
+        if self._half == "consumer" and self._consumer is None and probe().staging:
+            self._consumer = Consumer(self._worker, None, None, self._why_not)
+        if self._size and self._why_not:
+            logger.info("KVServing: transfers are not staged: %s", self._why_not)
+
+    def handshake_metadata(self, payload: Any) -> Any:
+        """Return what peers and the scheduler's half learn."""
+        return with_pool(payload, self._pool if self._half == "producer" else None)
+
+    def gather(self, metadata: Any) -> None:
+        """Do a step's gathering, once, behind the model's work of the step."""
+        step: StagingStep | None = getattr(metadata, STEP, None)
+        if step is not None and self._producer is not None:
+            self._producer.gather(step)
+            delattr(metadata, STEP)
+
+    def settle(self) -> None:
+        """Let no load of this step begin before earlier gathering is over."""
+        if self._producer is not None:
+            self._producer.settle()
+
+    def divert(self, sent: set[str] | None) -> set[str] | None:
+        """Return the finished sends that are vLLM's to report: the blocks of staged ones are long free."""
+        return self._producer.divert(sent) if self._producer is not None and sent else sent
+
+    def received(self, request_ids: Iterable[str], facts: Mapping[str, TransferFacts]) -> None:
+        """Take the requests whose loads ended."""
+        if self._consumer is not None:
+            for request_id in request_ids:
+                self._consumer.ended(request_id, facts.get(request_id))
+
+    def report(self, report: TransferReport | None) -> TransferReport | None:
+        """Add what this rank has to tell to a report; None while there is nothing."""
+        found = report or TransferReport()
+        if self._producer is not None:
+            found.sent = self._producer.sent()
+        if self._agent is not None:
+            found.samples = self._agent.samples()
+        return found if found else None
+
+    def loads(self) -> LoadTally | None:
+        """Return the staged loads since the last call, None on a rank that has none."""
+        return self._consumer.drain() if self._consumer is not None else None
+
+    def close(self) -> None:
+        """End the reading thread."""
+        if self._consumer is not None:
+            self._consumer.close()
+
+    def _begin(self, memory: torch.Tensor, kv_caches: Mapping[str, torch.Tensor]) -> None:
+        worker = self._worker
+        try:
+            rows = Rows.of(worker, kv_caches)
+            pool = Pool(
+                version=VERSION,
+                base=memory.data_ptr(),
+                bytes=self._size,
+                memory=worker.nixl_memory_type,
+                device=max(memory.get_device(), 0),
+                row=rows.lengths,
+                rows_per_block=worker._physical_blocks_per_logical_kv_block,
+                names=rows.names,
+                ranks=getattr(worker, "transfer_tp_size", worker.world_size),
+            )
+            if self._half == "producer":
+                self._producer = Producer(memory)
+                self._producer.register(rows, pool.rows_per_block)
+                self._agent = worker.nixl_wrapper = StagingAgent(worker.nixl_wrapper)
+            else:
+                self._consumer = Consumer(worker, pool, self._puller(memory, rows), "")
+        except ValueError as error:
+            self._why_not = str(error)
+            return
+        self._pool, self._memory = pool, memory
+        logger.info(
+            "KVServing: %s stages transfers in %d bytes; a row of %d regions has %d",
+            self._half,
+            self._size,
+            len(rows.lengths),
+            rows.row_bytes,
+        )
+
+    def _allocate(self, device: torch.device) -> torch.Tensor:
+        """Return the pool; zeros, as a header of chance words could be taken for one."""
+        try:
+            return torch.zeros(self._size, dtype=torch.uint8, device=device)
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError(
+                f"kv_connector_extra_config.{eligible.STAGING_BYTES}={self._size} does not fit beside the KV cache: "
+                "make it smaller or lower --gpu-memory-utilization, which does not count it"
+            ) from error
+
+    def _puller(self, memory: torch.Tensor, rows: Rows) -> Puller:
+        room = self._size - CELL_BYTES
+        chunks = min(CHUNKS, room // (rows.row_bytes + ALIGNMENT))
+        if chunks < 1:
+            raise ValueError(
+                f"kv_connector_extra_config.{eligible.STAGING_BYTES}={self._size} has no room for one row of "
+                f"{rows.row_bytes} bytes; give it several times as many"
+            )
+        chunk_bytes = room // chunks // ALIGNMENT * ALIGNMENT
+        from vllm.distributed import nixl_utils
+
+        with self._new_agents(self._vllm_config):
+            config = nixl_utils.nixl_agent_config(backends=self._worker.nixl_backends)
+            agent = nixl_utils.NixlWrapper(str(uuid.uuid4()), config)
+        self._register(agent, memory)
+        transport = NixlTransport(agent, memory, chunk_bytes, self._worker.nixl_memory_type, rows)
+        lease = self._vllm_config.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
+        pipeline = Pipeline(transport, chunks=chunks, cells=CELLS, chunk_bytes=chunk_bytes, stall_seconds=float(lease))
+        puller = Puller(transport, pipeline, _POLL_SECONDS.get(memory.device.type, _POLL_SECONDS_ELSEWHERE))
+        puller.start()
+        return puller
+
+    def _register(self, agent: Any, memory: torch.Tensor) -> None:
+        place = (memory.data_ptr(), memory.nbytes, max(memory.get_device(), 0), "")
+        descriptors = agent.get_reg_descs([place], self._worker.nixl_memory_type)
+        agent.register_memory(descriptors, backends=self._worker.nixl_backends)
