@@ -22,6 +22,7 @@ def test_a_benchmark_that_cannot_be_measured_is_left_out_with_one_line_and_the_o
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(program, "BENCHMARKS", {"first": lacking, "second": table})
+    monkeypatch.setattr(program, "PAGES", {})
     monkeypatch.setattr(program, "RESULTS", tmp_path)
     monkeypatch.setattr("sys.argv", ["benchmarks"])
     assert program.main() == 0

@@ -37,6 +37,8 @@ class Topology:
     decode: int = 1
     router: str = "smg"
     args: tuple[str, ...] = ("--dtype=float32",)
+    staging: str = ""
+    """Size of the pools of staged transfers; none without."""
 
     def text(self, name: str) -> str:
         """Return the object under ``name``; JSON is YAML."""
@@ -48,7 +50,7 @@ class Topology:
             "engine": {"device": "cpu", "args": ["--enforce-eager", "--max-model-len=4096", *self.args]},
             **roles,
             # Stopping a prefill waits for its leases.
-            "transfer": {"lease": f"{LEASE_SECONDS}s"},
+            "transfer": {"lease": f"{LEASE_SECONDS}s", **({"stagingMemory": self.staging} if self.staging else {})},
             "router": {"type": self.router},
         }
         return json.dumps(
@@ -104,6 +106,7 @@ class Stage:
     numbers: list[str] = field(default_factory=list)
     token: str = field(default_factory=lambda: secrets.token_hex(3))
     """Ends the names of this session's services: addresses follow from names, and others test on this machine too."""
+    up_seconds: float = UP_SECONDS
     _current: Service | None = None
 
     def show(self, topology: Topology) -> Service:
@@ -117,7 +120,7 @@ class Stage:
         file = self.folder / f"{service.name}.yaml"
         file.write_text(topology.text(service.name))
         started = time.monotonic()
-        done = self.kvserving("up", str(file), "--detach", f"--listen=127.0.0.1:{port}", timeout=UP_SECONDS)
+        done = self.kvserving("up", str(file), "--detach", f"--listen=127.0.0.1:{port}", timeout=self.up_seconds)
         if done.returncode != 0:
             logs = service.logs()
             self.clear()

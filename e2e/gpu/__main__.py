@@ -1,0 +1,72 @@
+"""The lane: services by ``kvserving up`` on one host, and what is looked at, most important first.
+
+    python -m e2e.gpu [--only STEP,...] [--variants NAME,...] [--budget SECONDS] [--out FILE] ...
+
+Run by an interpreter with the operator's requirements and the router; the engines' is ``KVSERVING_ENGINE_PYTHON`` or
+``--engine-python``. Results are JSON lines, printed and added to a file. A step that fails, or that no time is left
+for, is written down and the next one goes on. The exit status is 1 when a step failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from e2e.local import real_model
+
+from . import records
+from .lane import STEPS, Lanes
+from .shapes import SHAPES
+from .variants import VARIANTS
+
+
+def main() -> int:
+    """Run what the command line names; return the exit status."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
+    parser = argparse.ArgumentParser(prog="python -m e2e.gpu", description="The lane on a GPU host.")
+    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="default: %(default)s")
+    parser.add_argument("--model-shape", choices=SHAPES, help="default: that of the device")
+    parser.add_argument("--engine-python", default=os.environ.get("KVSERVING_ENGINE_PYTHON"), metavar="PATH")
+    parser.add_argument("--variants", default="plain,staged", help=f"of {', '.join(VARIANTS)}; default: %(default)s")
+    parser.add_argument("--only", default=",".join(STEPS), help="steps; default: all, in this order: %(default)s")
+    parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument("--together", type=int, help="services up at once (default: 4 on GPUs, 1 on a CPU)")
+    parser.add_argument("--models", type=Path, default=kept / "models", help="where models are made")
+    parser.add_argument("--kept", type=Path, default=kept / "lane", help="where the yardstick's answers are kept")
+    parser.add_argument("--out", type=Path, default=Path("gpu-lane.jsonl"), help="default: %(default)s")
+    arguments = parser.parse_args()
+    shapes = [shape for shape in SHAPES.values() if shape.device == arguments.device]
+    shape = SHAPES[arguments.model_shape] if arguments.model_shape else shapes[0]
+    if shape.device != arguments.device:
+        parser.error(f"--model-shape {shape.name} is for --device {shape.device}, not for {arguments.device}")
+    variants, steps = arguments.variants.split(","), arguments.only.split(",")
+    for option, words, known in (("--variants", variants, VARIANTS), ("--only", steps, STEPS)):
+        if unknown := [word for word in words if word not in known]:
+            parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
+    try:
+        python = real_model.engine_python({"KVSERVING_ENGINE_PYTHON": arguments.engine_python or ""})
+    except real_model.NoEngine as reason:
+        parser.error(str(reason))
+    found = records.versions(python)
+    common = {"device": records.machine(shape.device), "shape": shape.name, "versions": found}
+    with tempfile.TemporaryDirectory(prefix="lane-") as folder:
+        lanes = Lanes(
+            shape=shape,
+            engine_python=python,
+            folder=Path(folder),
+            models=arguments.models,
+            kept=arguments.kept / f"{shape.name}-{found['vllm']}.json",
+            records=records.Records(arguments.out, common),
+            budget=arguments.budget,
+            together=arguments.together or (1 if shape.device == "cpu" else 4),
+        )
+        lanes.run(variants, steps)
+        return int(lanes.records.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

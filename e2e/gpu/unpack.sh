@@ -1,0 +1,78 @@
+#!/bin/bash
+# unpack.sh PARTS FOLDER VERSION: an environment of vLLM VERSION in FOLDER/env-VERSION, from the archives in PARTS.
+#
+# PARTS holds common.tar.xz and vllm-VERSION.tar.xz, whole or cut into .00, .01, ..., and SHA256SUMS of the whole ones.
+# An archive that lists files in .same has these from the version that was unpacked before: name that one as BASE.
+# The environment is one of python3 (PYTHON), whose packages it sees behind its own: torch is not in the archives. With
+# a source archive of kvcached in PARTS, and KVCACHED=1, that is built into it. Run it in the checkout.
+set -euo pipefail
+parts=${1:?usage: unpack.sh PARTS FOLDER VERSION} folder=${2:?} version=${3:?}
+python=${PYTHON:-python3}
+here=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
+
+unpack() {
+    local name=$1 target=$2
+    [ -e "$target/.complete" ] && return
+    cd "$parts"
+    if [ ! -e "$name" ]; then cat "$name".[0-9][0-9] > "$name.joined" && mv "$name.joined" "$name"; fi
+    grep -E "  $name\$" SHA256SUMS | sha256sum --quiet --check
+    cd - > /dev/null
+    rm -rf "$target"
+    mkdir -p "$target"
+    tar -xJf "$parts/$name" -C "$target"
+    if [ -e "$target/.same" ]; then
+        local base=${BASE:?"$name has files from another version: name it by BASE"}
+        while IFS= read -r file; do
+            [ -n "$file" ] || continue
+            mkdir -p "$target/$(dirname "$file")"
+            ln -f "$folder/vllm-$base/$file" "$target/$file"
+        done < "$target/.same"
+    fi
+    "$python" -m compileall -q -j 0 "$target" > "$target/.compiled" 2>&1 || true   # files for other Pythons do not compile
+    touch "$target/.complete"
+}
+
+parts=$(cd "$parts" && pwd)
+unpack common.tar.xz "$folder/common" &
+first=$!
+unpack "vllm-$version.tar.xz" "$folder/vllm-$version"
+wait "$first"
+
+env=$folder/env-$version
+"$python" -m venv --without-pip --clear "$env"
+site=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+behind=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+# Read in this order, so that what was unpacked comes before what the machine has, and before kvcached's own file.
+cat > "$site/00-lane.pth" <<PTH
+$folder/vllm-$version
+$folder/common
+import site; site.addsitedir("$behind")
+PTH
+# What an installed connector says of itself, so that vLLM finds its plugin; the package comes from the checkout.
+"$python" - "$here/connector/pyproject.toml" "$site" <<'PY'
+import pathlib, sys, tomllib
+project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]
+about = pathlib.Path(sys.argv[2]) / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+about.mkdir(exist_ok=True)
+(about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+lines = []
+for group, entries in project["entry-points"].items():
+    lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]
+(about / "entry_points.txt").write_text("\n".join(lines) + "\n")
+PY
+if [ "${KVCACHED:-0}" = 1 ]; then
+    "$python" -m pip install --quiet --no-index --no-build-isolation --no-deps --upgrade --target "$folder/build" \
+        "$parts"/setuptools-*.whl
+    PYTHONPATH=$folder/build:$folder/vllm-$version "$python" -m pip install --quiet --no-index --no-build-isolation --no-deps \
+        --target "$site" "$parts"/kvcached-*.tar.gz
+fi
+"$env/bin/python" - <<'PY'
+import importlib.metadata as m, importlib.util as u, pydantic
+for module in ("vllm", "nixl", "smg", "aiohttp", "yaml", "click", "prometheus_client"):
+    assert u.find_spec(module), f"no module {module}"
+torch = m.version("torch") if u.find_spec("torch") else "missing"
+print("vllm", m.version("vllm"), "torch", torch, "pydantic", pydantic.VERSION, "smg", m.version("smg"))
+PY
+echo "$env/bin/python"

@@ -1,0 +1,94 @@
+"""The services of the lane: one object each, brought up by ``kvserving up``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from e2e.local.stage import LEASE_SECONDS, Topology
+
+from .shapes import GPU, MODEL, Shape
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What differs between services. Without ``prefill`` it is one engine that does both: the yardstick."""
+
+    name: str
+    staged: bool = False
+    kvcached: bool = False
+    tiers: bool = False
+    prefill: int = 1
+
+
+VARIANTS = {
+    variant.name: variant
+    for variant in (
+        Variant("single", prefill=0),
+        Variant("plain"),
+        Variant("staged", staged=True),
+        Variant("staged-l1", staged=True, tiers=True),
+        Variant("kvcached", kvcached=True),
+        Variant("kvcached-staged", staged=True, kvcached=True),
+        Variant("kvcached-staged-l1", staged=True, kvcached=True, tiers=True),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Lane(Topology):
+    """A variant with the model of a shape. ``shared``: other services' engines are on the same GPUs."""
+
+    variant: Variant = VARIANTS["plain"]
+    shape: Shape = GPU
+    shared: bool = True
+
+    def text(self, name: str) -> str:
+        """Return the object under ``name``."""
+        variant, shape = self.variant, self.shape
+        engine: dict[str, Any] = {"device": shape.device, "args": self.engine_arguments()}
+        if shape.device == "gpu":
+            # The sampler of FlashInfer is compiled at the first request.
+            engine["env"] = [{"name": "VLLM_USE_FLASHINFER_SAMPLER", "value": "0"}]
+        spec: dict[str, Any] = {
+            "model": {"uri": f"file://{self.model}", "name": MODEL},
+            "engine": engine,
+            "decode": {"replicas": 1},
+            "router": {"type": self.router},
+        }
+        if variant.prefill:
+            spec["prefill"] = {"replicas": variant.prefill}
+            staging = str(shape.staging) if variant.staged else "0"
+            spec["transfer"] = {"lease": f"{LEASE_SECONDS}s", "stagingMemory": staging}
+        if variant.kvcached:
+            spec["kvcached"] = {"enabled": True}
+        if variant.tiers:
+            spec["cache"] = {"l1": {"size": shape.l1}}
+        return json.dumps(
+            {"apiVersion": "kvserving.dev/v1alpha1", "kind": "KVServing", "metadata": {"name": name}, "spec": spec}
+        )
+
+    def engine_arguments(self) -> list[str]:
+        """Return the arguments of the engines. kvcached sizes GPU memory itself, and takes a GPU for itself."""
+        shape = self.shape
+        words = ["--enforce-eager", f"--max-model-len={shape.context}", f"--dtype={shape.dtype}"]
+        size = shape.tier_kv_bytes if self.variant.tiers else shape.kv_bytes
+        if size is not None and self.shared and not self.variant.kvcached:
+            words += [f"--kv-cache-memory-bytes={size}", "--gpu-memory-utilization=0.1"]
+        return words
+
+
+def groups(names: list[str], together: int) -> list[list[str]]:
+    """Return the variants in the order in which they are up, those of a group at once.
+
+    kvcached takes all memory of its GPUs that is free when it starts, so each such variant is up alone.
+    """
+    found: list[list[str]] = []
+    for name in names:
+        alone = VARIANTS[name].kvcached
+        if found and not alone and len(found[-1]) < together and not VARIANTS[found[-1][-1]].kvcached:
+            found[-1].append(name)
+        else:
+            found.append([name])
+    return found

@@ -1,0 +1,85 @@
+"""``e2e/gpu/unpack.sh`` with archives that hold next to nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "e2e" / "gpu" / "unpack.sh"
+
+
+def archive(folder: Path, name: str, files: dict[str, str]) -> None:
+    with tarfile.open(folder / name, "w:xz") as packed:
+        for path, text in files.items():
+            member = tarfile.TarInfo(path)
+            member.size = len(text)
+            packed.addfile(member, io.BytesIO(text.encode()))
+    digest = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    with (folder / "SHA256SUMS").open("a") as sums:
+        sums.write(f"{digest}  {name}\n")
+
+
+@pytest.fixture
+def parts(tmp_path: Path) -> Path:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    about = {"nixl.py": "", "smg.py": "", "smg-1.dist-info/METADATA": "Name: smg\nVersion: 1\n"}
+    archive(folder, "common.tar.xz", about)
+    for version, more in (("1.0", {"vllm/same.py": "SAME = 1\n"}), ("0.9", {".same": "vllm/same.py\n"})):
+        own = {
+            "vllm/__init__.py": f"V = {version!r}\n",
+            f"vllm-{version}.dist-info/METADATA": f"Name: vllm\nVersion: {version}\n",
+        }
+        archive(folder, f"vllm-{version}.tar.xz", own | more)
+    return folder
+
+
+def unpack(parts: Path, version: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHON": sys.executable, **more}
+    words = ["bash", str(SCRIPT), str(parts), str(parts.parent / "out"), version]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def said(python: str, program: str) -> str:
+    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_two_versions_share_what_is_the_same_and_each_environment_has_its_own(parts: Path) -> None:
+    whole = (parts / "vllm-1.0.tar.xz").read_bytes()
+    (parts / "vllm-1.0.tar.xz").unlink()
+    for number in range(3):
+        (parts / f"vllm-1.0.tar.xz.0{number}").write_bytes(
+            whole[number * 100 : (number + 1) * 100 if number < 2 else None]
+        )
+    first = unpack(parts, "1.0")
+    assert first.returncode == 0, first.stderr
+    second = unpack(parts, "0.9", BASE="1.0")
+    assert second.returncode == 0, second.stderr
+    for done, version in ((first, "1.0"), (second, "0.9")):
+        python = done.stdout.splitlines()[-1]
+        assert said(python, "import vllm, vllm.same; print(vllm.V, vllm.same.SAME)") == f"{version} 1\n"
+        assert "'kvserving'" in said(
+            python,
+            "import importlib.metadata as m; print([e.name for e in m.entry_points(group='vllm.general_plugins')])",
+        )
+
+
+def test_a_damaged_archive_is_refused(parts: Path) -> None:
+    with (parts / "common.tar.xz").open("ab") as packed:
+        packed.write(b"more")
+    done = unpack(parts, "1.0")
+    assert done.returncode != 0
+    assert "common.tar.xz: FAILED" in done.stdout + done.stderr
+
+
+def test_a_version_that_needs_another_one_says_so(parts: Path) -> None:
+    done = unpack(parts, "0.9")
+    assert done.returncode != 0
+    assert "vllm-0.9.tar.xz has files from another version: name it by BASE" in done.stderr
