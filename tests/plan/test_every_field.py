@@ -30,7 +30,13 @@ EXTERNAL = {"cache.l2.type": "external", "cache.l2.url": "redis://kv.cache.svc:6
 S3 = {"cache.l2.type": "s3", "cache.l2.url": "s3://bucket/path"}
 FILES = {"cache.l2.type": "filesystem", "cache.l2.replicas": 1}
 FIXED = {"prefill.autoscaling": None, "decode.autoscaling": None}
-KVCACHED = {"engine.version": "0.30.0", "engine.image": None, "kvcached.enabled": True}
+KVCACHED: dict[str, Any] = {
+    "engine.version": "0.30.0",
+    "engine.image": None,
+    "kvcached.enabled": True,
+    "cache.l1.policy": "lru",
+    "cache.connectors": [],
+}
 
 # New value, and what else must hold for the field to matter (in both plans).
 CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {

@@ -70,11 +70,15 @@ def roles_with_l2(spec: KVServingSpec) -> tuple[RoleName, ...]:
 
 
 def tier_name(spec: KVServingSpec, role: RoleName) -> str:
-    """Class of the tier that a role has if it has one: the workers own it where several hosts make one engine."""
+    """Class of the tier that a role has if it has one.
+
+    The workers own it where several hosts make one engine, and under kvcached: they hold the blocks that they copy,
+    while the scheduler's tier copies freed ones, whose memory kvcached takes away.
+    """
     owner = spec.cache.l1.owner if spec.cache.l1 is not None else "auto"
     section = spec.prefill if role == "prefill" else spec.decode
-    spread = section is not None and section.nodes > 1
-    return WORKER if owner == "worker" or (owner == "auto" and spread) else TIERED
+    workers = spec.kvcached.enabled or (section is not None and section.nodes > 1)
+    return WORKER if owner == "worker" or (owner == "auto" and workers) else TIERED
 
 
 def l1_owners(spec: KVServingSpec) -> tuple[str, ...]:
@@ -103,6 +107,32 @@ def weights(spec: KVServingSpec) -> dict[str, int]:
     names = (*((NIXL,) if spec.prefill is not None else ()), *tier_children(spec))
     given = {connector.name: connector.weight for connector in spec.cache.connectors}
     return {name: given.get(name, NIXL_WEIGHT if name == NIXL else TIER_WEIGHT) for name in names}
+
+
+def staging_bytes(spec: KVServingSpec, build: EngineBuild) -> int:
+    """Memory of every rank for staging transfers, equal in both roles; 0 where they are not staged.
+
+    A staged prompt is read by a rank that holds the same part of every block, so the roles must be divided alike. CPU
+    engines take it from host memory, and only where the object says so.
+    """
+    transfer = spec.transfer
+    wanted = build.device == "gpu" or "staging_memory" in transfer.model_fields_set
+    if spec.prefill is None or not wanted:
+        return 0
+    prefill, decode = spec.prefill.parallelism, spec.decode.parallelism
+    alike = prefill.tensor == decode.tensor and prefill.pipeline == decode.pipeline == 1
+    return transfer.staging_memory.bytes if alike else 0
+
+
+def transfer_form(spec: KVServingSpec, build: EngineBuild) -> str:
+    """How KV gets from prefill to decode, as the profile names it: engines that differ in it exchange none.
+
+    Decode without a pool cannot load what prefill has staged. What is usual for the device has the short name.
+    """
+    if spec.prefill is None:
+        return "none"
+    staged = staging_bytes(spec, build) > 0
+    return "pull" if staged == (build.device == "gpu") else f"pull-{'staged' if staged else 'direct'}"
 
 
 def transfer_config(
@@ -152,8 +182,9 @@ def _multi(children: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _nixl(spec: KVServingSpec, build: EngineBuild, role: RoleName) -> dict[str, Any]:
     extra: dict[str, Any] = {"kv_lease_duration": spec.transfer.lease.seconds}
-    if build.device == "gpu":
-        extra["staging_bytes"] = spec.transfer.staging_memory.bytes
+    staging = staging_bytes(spec, build)
+    if staging or build.device == "gpu":
+        extra["staging_bytes"] = staging
     return {
         "kv_connector": NIXL,
         "kv_connector_module_path": MODULES[NIXL],

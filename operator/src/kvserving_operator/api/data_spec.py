@@ -61,7 +61,7 @@ class L1(Section):
     owner: Literal["auto", "scheduler", "worker"] = Field(
         default="auto",
         description="Who owns the tier: the engine's scheduler, for one host, or the workers, each a part of its own. "
-        "auto: the workers for roles with nodes above 1, else the scheduler.",
+        "auto: the workers for roles with nodes above 1 and under kvcached, else the scheduler.",
     )
 
 

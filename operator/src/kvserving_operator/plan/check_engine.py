@@ -97,12 +97,6 @@ def _nodes(ctx: Context, role: RoleName) -> Iterator[Fault]:
         yield Fault(
             path, f"{nodes}: this machine is one node: set it to 1, or apply the object to a cluster", str(nodes)
         )
-    if ctx.spec.kvcached.enabled:
-        message = (
-            f"{nodes}: kvcached reaches the ranks of an engine over sockets of one host: set it to 1, or "
-            "spec.kvcached.enabled to false"
-        )
-        yield Fault(path, message, str(nodes))
 
 
 def _replicated_heads(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:

@@ -82,8 +82,8 @@ def _store(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fault]:
 
 def _or_scheduler(ctx: Context, workers: tuple[RoleName, ...]) -> str:
     """The second way out, where the scheduler can own the tier."""
-    one_host = all(ctx.role(role).nodes == 1 for role in workers)
-    return ", or set spec.cache.l1.owner to scheduler" if one_host else ""
+    can = not ctx.spec.kvcached.enabled and all(ctx.role(role).nodes == 1 for role in workers)
+    return ", or set spec.cache.l1.owner to scheduler" if can else ""
 
 
 def _prefix_caching(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fault]:
@@ -126,6 +126,6 @@ def _weights(ctx: Context, tiers: dict[RoleName, str]) -> Iterator[Fault]:
             message = f"{name} is a tier, and no role has one: set spec.cache.l1 or spec.cache.l2, or remove the entry"
         else:
             message = f"{name} is not the tier of this object: name {other}"
-            if ctx.spec.cache.l1 is not None:
+            if ctx.spec.cache.l1 is not None and not ctx.spec.kvcached.enabled:
                 message += f", or set spec.cache.l1.owner to {OWNERS[name]}"
         yield Fault(f"spec.cache.connectors[{index}].name", message, name)

@@ -9,6 +9,7 @@ from . import (
     check_engine,
     check_env,
     check_gateway,
+    check_kvcached,
     check_owner,
     check_resources,
     check_template,
@@ -25,6 +26,7 @@ def faults(ctx: Context) -> tuple[Fault, ...]:
         *check_resources.faults(ctx),
         *check_cache.faults(ctx),
         *check_owner.faults(ctx),
+        *check_kvcached.faults(ctx),
         *check_gateway.faults(ctx),
         *check_template.faults(ctx),
     )

@@ -31,6 +31,10 @@ def _engine(ctx: Context) -> list[Notice]:
     if ctx.spec.kvcached.enabled:
         message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
         found.append(Notice(Reason.EXPERIMENTAL, "spec.kvcached.enabled", message))
+        if ctx.disaggregated and not ctx.spec.transfer.staging_memory.bytes:
+            message = "0 under kvcached: NIXL reads memory that kvcached maps some 500 times slower than other memory; "
+            message += "staging transfers avoid that: set it to 512Mi or more."
+            found.append(Notice(Reason.EXPERIMENTAL, "spec.transfer.stagingMemory", message))
     return found
 
 
