@@ -160,6 +160,10 @@ e2e-cluster: $(VENV)/.dev $(ENGINE_VENV)/.installed ## a whole Kubernetes of thi
 e2e-cluster-load: $(VENV)/.dev $(ENGINE_VENV)/.installed ## rollouts and stopped engines under 20 streams in such a cluster, fifteen minutes
 	$(BIN)/pytest -s e2e/cluster/load
 
+.PHONY: e2e-gpu
+e2e-gpu: $(VENV)/.installed ## token ids, transfer times and faults on a host with two GPUs (docs/gpu-lane.md says what it needs)
+	$(BIN)/python -m e2e.gpu $(LANE)
+
 .PHONY: e2e-soak
 e2e-soak: $(ENGINE_VENV)/.installed ## the workers' L1 with real engines under load, KVSERVING_SOAK_MINUTES (30)
 	$(ENGINE_VENV)/bin/python -m e2e.soak
