@@ -221,6 +221,7 @@ class ControlPlane(Cluster):
             *(str(self._programs.controller_manager), f"--kubeconfig={self.folder}/admin.kubeconfig"),
             *("--bind-address=127.0.0.1", f"--secure-port={port}", "--leader-elect=false", "--profiling=false"),
             *("--controllers=*,-node-lifecycle-controller", "--kube-api-qps=500", "--kube-api-burst=1000"),
+            "--horizontal-pod-autoscaler-sync-period=1s",
             *(f"--service-account-private-key-file={pki}/sa.key", f"--root-ca-file={pki}/ca.crt"),
             *(f"--tls-cert-file={pki}/server.crt", f"--tls-private-key-file={pki}/server.key"),
             *self._manager_args,

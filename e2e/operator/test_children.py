@@ -14,6 +14,7 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.operator.objects import (
     children,
+    condition,
     contains,
     eventually,
     expected,
@@ -38,6 +39,16 @@ RICH: dict[str, Any] = {
     "prefill": {"replicas": 2, "drainTimeout": "45s"},
     "decode": {"autoscaling": {"min": 2, "max": 6}},
 }
+
+
+def settle_scaled(plane: ControlPlane, namespace: str) -> None:
+    """Create a rich object; return once it is ready and tells of HPA, whose first look, without metrics, comes late."""
+    settle(plane, serving(namespace, **RICH))
+    plane.api.wait(
+        path_of(namespace),
+        lambda o: condition(o, "ScalingReady").get("status") == "False",
+        what="what HPA lacks in the status",
+    )
 
 
 def test_every_planned_child_is_made_and_owned_by_the_object(plane: ControlPlane, namespace: str, start: Any) -> None:
@@ -130,7 +141,7 @@ def test_a_stable_object_causes_no_write_over_twenty_resyncs(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
     operator = start("--resync=0.3")
-    settle(plane, serving(namespace, **RICH))
+    settle_scaled(plane, namespace)
     proxy.wait_quiet(2)
     since, done = time.monotonic(), operator.metric("kvserving_operator_resyncs_total")
     reconciled = operator.metric("kvserving_operator_reconciles_total")
@@ -146,7 +157,7 @@ def test_a_restart_causes_no_write(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
     operator = start()
-    settle(plane, serving(namespace, **RICH))
+    settle_scaled(plane, namespace)
     proxy.wait_quiet(2)
     assert operator.stop() == 0
     since = time.monotonic()
