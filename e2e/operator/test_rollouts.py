@@ -210,13 +210,13 @@ def test_an_operator_that_is_killed_in_the_middle_is_followed_by_one_that_goes_o
     plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet, witness: Witness, seconds: float
 ) -> None:
     kubelet.script(lambda _: ready(0.4, stop_after=0.3))
-    operator = start()
+    operator = start("--no-elect")
     first = revision_of(settle(plane, pair(namespace, 2)))
     with witness:
         change(plane, namespace, OTHER)
         threading.Event().wait(seconds)
         operator.kill()
-        start()
+        start("--no-elect")
         found = wait_planned(plane, namespace, timeout=120)
     assert revision_of(found) != first
     assert witness.gaps == 0

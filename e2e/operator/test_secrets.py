@@ -71,7 +71,7 @@ def test_rotated_secrets_of_the_user_cause_no_write_and_no_restart(
 def test_a_signing_key_with_its_successor_stays_as_the_administrator_wrote_it(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
-    operator = start("--resync=0.3")
+    operator = start("--no-elect", "--resync=0.3")
     settle(plane, serving(namespace))
     path = f"/api/v1/namespaces/{namespace}/secrets/qwen-keys"
     former = base64.b64decode(plane.api.get(path)["data"]["signing"]).decode()
