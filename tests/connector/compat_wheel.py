@@ -6,6 +6,9 @@ Runs in an environment that has vLLM's requirements (the engine's). Each version
 version into WHEEL_FOLDER, its Python files are unpacked there and imported ahead of the installed vLLM; compiled
 modules that a wheel for another platform lacks are not needed by the probes. For every version the probes must find
 full support, and our connector classes, the host-memory worker and the store tier must pass their tests.
+
+The sources of kvcached are fetched likewise, and its patches are tried in processes of their own: on the versions that
+it patches, and on the installed vLLM, which is newer and must be refused.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -30,10 +34,14 @@ TESTS = (
     "test_host_worker.py",
     "test_regions.py",
     "test_worker_cache_stats.py",
+    "staging",
     "tier",
     "worker_cache",
 )
+KVCACHED_VERSIONS = ("0.29.0", "0.30.0")
+KVCACHED_TESTS = "test_kvcached_patches.py"
 ROOT = Path(__file__).resolve().parents[2]
+KVCACHED_PIN = ROOT / "requirements" / "kvcached.txt"
 # The oldest platform tag of each architecture's wheels; only Python files are read from them.
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64", "manylinux1_x86_64")
 
@@ -55,6 +63,38 @@ def unpack(folder: Path, version: str, pip: str) -> Path:
         archive.extractall(target, [n for n in archive.namelist() if n.endswith((".py", "METADATA", ".json"))])
     (target / ".complete").touch()
     return target
+
+
+def unpack_kvcached(folder: Path, pip: str) -> Path:
+    """Download and unpack kvcached's sources, by hash; return the folder to import from."""
+    target = folder / "kvcached"
+    downloads = folder / "downloads" / "kvcached"
+    if not (target / ".complete").exists():
+        downloads.mkdir(parents=True, exist_ok=True)
+        # pip asks the sources for their metadata, which wants torch and a folder for CUDA, and compiles nothing.
+        command = [pip, "-m", "pip", "--python", sys.executable, "download", "--no-deps", "--no-build-isolation"]
+        command += ["--no-binary=:all:", "--require-hashes", "-r", str(KVCACHED_PIN), "-d", str(downloads)]
+        subprocess.run(command, check=True, env={**os.environ, "CUDA_HOME": str(downloads)})
+        (archive,) = downloads.glob("kvcached-*.tar.gz")
+        with tarfile.open(archive) as sources:
+            sources.extractall(target, filter="data")
+        (target / ".complete").touch()
+    (found,) = target.glob("kvcached-*")
+    return found
+
+
+def check_kvcached(source: Path, site: Path | None, version: str) -> list[str]:
+    """Run our tests on kvcached's patches of one version; None stands for the installed one."""
+    path = os.pathsep.join([*([str(site)] if site else []), str(ROOT / "connector" / "src"), str(ROOT)])
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", f"tests/connector/{KVCACHED_TESTS}"],
+        env={**os.environ, "PYTHONPATH": path, "KVSERVING_KVCACHED": str(source)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return [f"kvcached, vLLM {version}: {tests.stdout[-3000:]}{tests.stderr[-500:]}"] if tests.returncode else []
 
 
 def check(site: Path, version: str) -> list[str]:
@@ -79,6 +119,8 @@ def check(site: Path, version: str) -> list[str]:
         faults.append(f"{version}: band {capabilities['band']}: {capabilities['reason']} {capabilities['missing']}")
     if not capabilities["transfer_telemetry"]:
         faults.append(f"{version}: transfers cannot be told apart by request")
+    if not capabilities["staging"]:
+        faults.append(f"{version}: transfers cannot be staged")
     tests = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *(f"tests/connector/{name}" for name in TESTS)],
         env=environment,
@@ -106,6 +148,12 @@ def main() -> int:
     for version in options.versions:
         found = check(unpack(folder, version, options.pip), version)
         print(f"vLLM {version}: {'ok' if not found else 'FAILED'}")
+        faults += found
+    kvcached = unpack_kvcached(folder, options.pip)
+    for version in (*KVCACHED_VERSIONS, "installed"):
+        site = unpack(folder, version, options.pip) if version in KVCACHED_VERSIONS else None
+        found = check_kvcached(kvcached, site, version)
+        print(f"kvcached on vLLM {version}: {'ok' if not found else 'FAILED'}")
         faults += found
     for fault in faults:
         print(fault, file=sys.stderr)

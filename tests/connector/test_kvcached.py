@@ -125,12 +125,13 @@ def test_k12_a_kvcached_that_is_not_installed_is_named(engine: pytest.MonkeyPatc
 
 def test_k12_the_plugin_ends_an_engine_that_kvcached_did_not_patch(engine: pytest.MonkeyPatch) -> None:
     """vLLM runs it in the API server and in every process of the engine, whatever connectors there are."""
-    factory = SimpleNamespace(_registry={}, register_connector=lambda name, *_: factory._registry.update({name: name}))
+    registry: dict[str, str] = {}
+    factory = SimpleNamespace(_registry=registry, register_connector=lambda name, *_: registry.update({name: name}))
     for name in ("distributed", "distributed.kv_transfer", "distributed.kv_transfer.kv_connector"):
         module(engine, f"vllm.{name}")
     module(engine, "vllm.distributed.kv_transfer.kv_connector.factory", KVConnectorFactory=factory)
     plugin.register()
-    assert set(factory._registry) == set(plugin.CONNECTORS)
+    assert set(registry) == set(plugin.CONNECTORS)
     engine.delitem(sys.modules, "vllm.v1.worker.gpu.model_runner")
     with pytest.raises(Unsupported, match="would run without kvcached"):
         plugin.register()
