@@ -8,7 +8,7 @@ its input instead of a line ends it. Of the product, these are replaced:
 |---|---|
 | ``KVSERVING_TEST_PROBE`` | a file with what probes say: ``ok``, or a cause of ``verify.proof.Cause`` |
 | ``KVSERVING_TEST_INACTIVITY`` | seconds after which a silent watch is opened anew, if given |
-| ``KVSERVING_TEST_HUNG`` | seconds after which an engine whose requests all wait is taken for hung, if given |
+| ``KVSERVING_TEST_HUNG`` | seconds until an engine whose requests all wait is hung, and a replacement over, if given |
 | ``KVSERVING_TEST_RETRIES`` | how often the event source tries a request again, each time soon, if given |
 """
 
@@ -26,6 +26,7 @@ from kvserving_operator.cli import operator as command
 from kvserving_operator.control import app, main
 from kvserving_operator.control.restarts import Restarts
 from kvserving_operator.recovery.hung import Limits
+from kvserving_operator.recovery.policy import Rate
 from kvserving_operator.verify.proof import Cause, Verdict
 from kvserving_operator.verify.run import PairResult, Verification
 
@@ -62,8 +63,9 @@ def serve() -> None:
     os.environ.update(order["env"])
     app.settings = functools.partial(settings, app.settings)
     if "KVSERVING_TEST_HUNG" in os.environ:
-        limits = Limits(queued=float(os.environ["KVSERVING_TEST_HUNG"]))
-        vars(main)["Restarts"] = functools.partial(Restarts, limits=limits)
+        seconds = float(os.environ["KVSERVING_TEST_HUNG"])
+        limits, rate = Limits(queued=seconds), Rate(least=seconds)
+        vars(main)["Restarts"] = functools.partial(Restarts, limits=limits, rate=rate)
     main.run = functools.partial(main.run, probe=probe)
     command.run.main(order["arguments"])
 
