@@ -125,6 +125,29 @@ def test_staging_memory_reaches_nixl(size: str, held: int) -> None:
     assert plan.decode.transfer["kv_connector_extra_config"]["staging_bytes"] == held
 
 
+@pytest.mark.parametrize(("transfer", "held"), [({}, None), ({"stagingMemory": "64Mi"}, 64 * 2**20)])
+def test_engines_on_a_cpu_stage_only_where_the_object_says_so(transfer: dict[str, str], held: int | None) -> None:
+    for engine in render(pair(engine={"device": "cpu"}, transfer=transfer)).engines:
+        assert engine.transfer is not None
+        assert engine.transfer["kv_connector_extra_config"].get("staging_bytes") == held
+
+
+def test_roles_that_are_divided_differently_do_not_stage() -> None:
+    for engine in render(pair(decode={"parallelism": {"tensor": 2}})).engines:
+        assert engine.transfer is not None
+        assert engine.transfer["kv_connector_extra_config"]["staging_bytes"] == 0
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_engines_that_stage_and_engines_that_do_not_are_never_paired(device: str) -> None:
+    engine = {"device": device}
+    off, some, more = (
+        render(pair(engine=engine, transfer={"stagingMemory": size})).plan.revision for size in ("0", "512Mi", "1Gi")
+    )
+    assert some == more != off
+    assert render(pair(engine=engine)).plan.revision == (some if device == "gpu" else off)
+
+
 def test_kv_buffers_are_on_the_engines_device() -> None:
     for device, buffer in (("gpu", "cuda"), ("cpu", "cpu")):
         for engine in render(pair(engine={"device": device})).engines:

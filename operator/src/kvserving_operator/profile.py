@@ -15,7 +15,7 @@ from typing import Literal
 
 from .api import owned
 from .api.v1alpha1 import KVServingSpec
-from .connectors import WORKER, supports_hybrid, tier_children
+from .connectors import WORKER, supports_hybrid, tier_children, transfer_form
 from .engines import arguments
 from .engines.catalog import EngineBuild
 from .model_facts import ModelFacts
@@ -85,7 +85,7 @@ def build_profile(spec: KVServingSpec, build: EngineBuild, facts: ModelFacts) ->
         # models without such layers ignore it.
         state_layout="DS" if spec.prefill is not None else None,
         kvcached=spec.kvcached.enabled,
-        transfer="pull" if spec.prefill is not None else "none",
+        transfer=transfer_form(spec, build),
         settings=tuple(sorted((*match_settings(spec), *state_settings(spec, facts), *_nodes(spec)))),
     )
 

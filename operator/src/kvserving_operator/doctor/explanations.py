@@ -190,7 +190,8 @@ ENGINE_CONNECTOR: Table = {
         "spec.transfer.lease",
     ),
     "staging_bytes": Explanation(
-        "device memory in which small blocks are gathered into large transfers; 0 is off",
+        "memory of each rank in which scattered blocks are gathered into large transfers; 0 is off, as it is where the "
+        "roles are divided differently",
         "spec.transfer.stagingMemory",
     ),
     "load_weight": Explanation(
