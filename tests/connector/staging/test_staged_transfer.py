@@ -145,7 +145,12 @@ def test_scattered_blocks_arrive_bit_for_bit_and_their_slot_is_given_back(pair: 
     assert (one.state, one.reason) == (State.DONE, "")
     assert pair.arrived(one, blocks)
     found: list[bytes] = []
-    until(lambda: bool(found.extend(notified(pair)) or found))
+
+    def told() -> bool:
+        found.extend(notified(pair))
+        return bool(found)
+
+    until(told)
     assert found == [b"request:1"]
     assert one.bytes == 5 * ROW
 
@@ -168,7 +173,12 @@ def test_many_at_once_go_through_two_chunks(pair: Pair) -> None:
     assert {one.state for one, _ in pulls} == {State.DONE}
     assert all(pair.arrived(one, blocks) for one, blocks in pulls)
     found: set[bytes] = set()
-    until(lambda: found.update(notified(pair)) or len(found) == 64)
+
+    def all_told() -> bool:
+        found.update(notified(pair))
+        return len(found) == 64
+
+    until(all_told)
 
 
 def test_a_slot_given_to_another_prompt_is_a_failed_load(pair: Pair) -> None:
@@ -187,8 +197,8 @@ def test_an_engine_that_is_gone_and_a_slot_beyond_its_pool_fail(pair: Pair) -> N
     beyond = Pull("p", Slot(POOL, 1, 1, ROW), [1], b"x:1")
     for one in (unknown, beyond):
         pair.puller.submit(one)
-        until(lambda one=one: one.final)
-        assert one.state is State.FAILED
+    until(lambda: unknown.final and beyond.final)
+    assert {unknown.state, beyond.state} == {State.FAILED}
     assert "is gone" in unknown.reason
     assert "beyond" in beyond.reason
 
@@ -273,7 +283,8 @@ def poll(worker: Worker) -> set[str]:
     }.items():  # fmt: skip
         setattr(worker, name, value)
     found = Upstream._pop_done_transfers(worker, worker._recving_transfers)
-    return found[0] if isinstance(found, tuple) else found
+    done: set[str] = found[0] if isinstance(found, tuple) else found
+    return done
 
 
 def test_vllms_polling_sees_a_pull_as_one_of_its_transfers(pair: Pair) -> None:
@@ -312,7 +323,13 @@ def test_what_is_not_staged_is_vllms_and_its_cost_is_told(pair: Pair) -> None:
     found.ended("hit", None)
     mine = StagingAgent(pair.prefill.agent)
     samples: list[Sample] = []
-    until(lambda: bool(mine.get_new_notifs() or samples.extend(mine.samples()) or samples))
+
+    def told() -> bool:
+        assert not mine.get_new_notifs()
+        samples.extend(mine.samples())
+        return bool(samples)
+
+    until(told)
     assert samples == [Sample(Way.DIRECT, 64, 2 * len(LENGTHS), 0.5)]
 
 
