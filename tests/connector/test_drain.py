@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -7,7 +8,7 @@ from threading import Thread
 
 import pytest
 
-from kvserving_connector.drain import LEADER, STALLED_SECONDS, Load, drain, main, parse, read
+from kvserving_connector.drain import LEADER, STALLED_SECONDS, Load, Reading, Silence, drain, main, parse, read
 
 METRICS = """# HELP vllm:num_requests_running x
 vllm:num_requests_running{engine="0",model_name="a b"} 2.0
@@ -36,7 +37,7 @@ class Clock:
         self.now += seconds
 
 
-def waited(load: Callable[[float], Load | None], timeout: float, lease: float = 0.0) -> tuple[float, bool]:
+def waited(load: Callable[[float], Reading], timeout: float, lease: float = 0.0) -> tuple[float, bool]:
     clock = Clock()
     drained = drain(lambda: load(clock.now - 100.0), timeout=timeout, lease=lease, clock=clock, sleep=clock.sleep)
     return clock.now - 100.0, drained
@@ -66,8 +67,22 @@ def test_a_prefill_that_never_served_has_no_lease_to_wait_for() -> None:
 
 
 def test_an_engine_that_is_gone_is_not_waited_for() -> None:
-    assert waited(lambda now: None, timeout=60, lease=20)[0] == 3.0
-    assert waited(lambda now: Load(0, 5) if now < 10 else None, timeout=60, lease=20)[0] == 10.0
+    assert waited(lambda now: Silence.GONE, timeout=60, lease=20)[0] == 3.0
+    assert waited(lambda now: Load(0, 5) if now < 10 else Silence.GONE, timeout=60, lease=20)[0] == 11.5
+
+
+def test_an_engine_that_answers_late_may_have_requests_and_is_waited_for() -> None:
+    assert waited(lambda now: Load(1, 5) if now < 2 else Silence.LATE, timeout=60) == (60.0, False)
+    assert waited(lambda now: Silence.LATE if now < 9 else Load(0, 5), timeout=60) == (9.0, True)
+    assert waited(lambda now: Silence.LATE, timeout=600) == (STALLED_SECONDS, False)
+
+
+@pytest.mark.parametrize("silence", Silence)
+def test_one_missed_answer_ends_no_lease(silence: Silence) -> None:
+    def load(now: float) -> Reading:
+        return silence if now == 10 else Load(1 if now < 7 else 0, 5)
+
+    assert waited(load, timeout=60, lease=20)[0] == 6.5 + 20
 
 
 def test_requests_that_stand_still_are_given_up_and_slow_ones_are_not() -> None:
@@ -102,7 +117,20 @@ def serving(metrics: str, address: str = "127.0.0.1") -> Iterator[int]:
 def test_the_engines_own_metrics_are_read_over_http() -> None:
     with serving(METRICS) as port:
         assert read("127.0.0.1", port) == LOAD
-    assert read("127.0.0.1", port) is None
+    assert read("127.0.0.1", port) is Silence.GONE
+
+
+@pytest.mark.parametrize("line", ['vllm:num_requests_running{engine="0"} ', "vllm:num_requests_running"])
+def test_a_page_that_cannot_be_read_does_not_look_like_an_idle_engine(line: str) -> None:
+    with serving(f"{line}\n") as port:
+        found = read("127.0.0.1", port)
+    assert found is Silence.LATE
+
+
+def test_an_answer_that_does_not_come_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvserving_connector.drain.ANSWER_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        assert read("127.0.0.1", listener.getsockname()[1]) is Silence.LATE
 
 
 @pytest.mark.parametrize(("leader", "timeout", "said"), [("127.0.0.2", 0, "timeout"), ("127.0.0.3", 60, "drained")])

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 
 from kvserving_connector.core.policy import Role
 from kvserving_connector.settings import Settings
@@ -26,6 +27,8 @@ MIN_SECONDS = 3.0
 POLL_SECONDS = 0.5
 STALLED_SECONDS = 120.0
 HEED_SECONDS = 60.0
+ANSWER_SECONDS = 5.0
+_GONE_READINGS = 3
 LEADER = "LWS_LEADER_ADDRESS"
 
 _BUSY = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -53,22 +56,55 @@ def parse(text: str) -> Load:
     return Load(sum(sums[name] for name in _BUSY), sums[_DONE], tuple(sums.values()))
 
 
-def read(host: str, port: int) -> Load | None:
-    """Read the engine's load; None when the engine does not answer within 2 s."""
-    connection = http.client.HTTPConnection(host, port, timeout=2)
+class Silence(Enum):
+    """Why there is no reading."""
+
+    GONE = "gone"
+    """Nobody takes the connection."""
+    LATE = "late"
+    """Somebody does, and gives no reading of use within ``ANSWER_SECONDS``: an event loop short of CPU, for one."""
+
+
+Reading = Load | Silence
+
+
+def read(host: str, port: int) -> Reading:
+    """Read the engine's load."""
+    connection = http.client.HTTPConnection(host, port, timeout=ANSWER_SECONDS)
     try:
+        try:
+            connection.connect()
+        except OSError:
+            return Silence.GONE
         connection.request("GET", "/metrics")
         response = connection.getresponse()
         text = response.read().decode("utf-8", "replace")
-        return parse(text) if response.status == 200 else None
-    except (OSError, http.client.HTTPException):
-        return None
+        return parse(text) if response.status == 200 else Silence.LATE
+    except (OSError, http.client.HTTPException, ValueError, IndexError):
+        return Silence.LATE
     finally:
         connection.close()
 
 
+class _Engine:
+    """An engine as it is read again and again; one that is gone three times in a row is."""
+
+    def __init__(self, load: Callable[[], Reading]) -> None:
+        self._load = load
+        self._missing = 0
+
+    def look(self) -> Reading:
+        reading = self._load()
+        self._missing = self._missing + 1 if reading is Silence.GONE else 0
+        return reading
+
+    @property
+    def gone(self) -> bool:
+        return self._missing >= _GONE_READINGS
+
+
 def drain(
-    load: Callable[[], Load | None],
+    load: Callable[[], Reading],
     *,
     timeout: float,
     lease: float,
@@ -78,22 +114,19 @@ def drain(
     """Wait until the engine is drained; return whether it had no request left.
 
     ``timeout`` bounds the wait for requests, ``lease`` (0 on decode) is kept after the last moment at which a request
-    may have finished, both in seconds. An engine that three times in a row does not answer is gone and not waited for,
-    nor is one whose requests have stood still for ``STALLED_SECONDS``.
+    may have finished, both in seconds. An engine that three times in a row is gone is not waited for, nor is one whose
+    requests have stood still for ``STALLED_SECONDS``. One that answers late may have requests, and keeps its lease.
     """
+    engine = _Engine(load)
     start = clock()
     active = moved = start
     work: tuple[float, ...] | None = None
     seen: float | None = None
-    silent = 0
     idle = False
     while True:
         now = clock()
-        reading = load()
-        if reading is None:
-            silent += 1
-        else:
-            silent = 0
+        reading = engine.look()
+        if isinstance(reading, Load):
             if reading.work != work:
                 work, moved = reading.work, now
             if reading.busy > 0 or (seen is not None and reading.finished != seen):
@@ -101,15 +134,16 @@ def drain(
             if seen is None and reading.finished == 0 and reading.busy == 0:
                 active = start - lease
             seen = reading.finished
-        idle = reading is not None and reading.busy == 0
+        idle = isinstance(reading, Load) and reading.busy == 0
+        if engine.gone and now - start >= MIN_SECONDS:
+            return True
         if not idle and now - moved >= STALLED_SECONDS:
             return False
-        if silent >= 3 and now - start >= MIN_SECONDS:
-            return True
         if now - start >= MIN_SECONDS and (idle or now - start >= timeout):
             break
         sleep(POLL_SECONDS)
-    while clock() < active + lease and load() is not None:
+    while clock() < active + lease and not engine.gone:
+        engine.look()
         sleep(POLL_SECONDS)
     return idle
 
