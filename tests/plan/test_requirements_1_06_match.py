@@ -99,13 +99,15 @@ NEW_REVISION = {
     "engine.kv.hybrid": "disabled",
     "engine.kv.hashSeed": "7",
     "kvcached": {"enabled": True},
+    # Both roles are divided alike then, and stage their transfers.
+    "decode.parallelism": {"tensor": 2},
 }
 SAME_REVISION: dict[str, Any] = {
     "model.name": "other",
     "model.cache": {"size": "10Gi"},
     "engine.args": ["--dtype", "float16", "--max-num-seqs", "5"],
     "prefill.replicas": 9,
-    "decode.parallelism": {"tensor": 2},
+    "decode.parallelism": {"tensor": 4},
     "decode.resources": {"limits": {"memory": "900Gi"}},
     "decode.drainTimeout": "1m",
     "cache.l1.size": "8Gi",
