@@ -94,7 +94,12 @@ def test_without_a_former_spec_there_is_nothing_to_return_to() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "null", "[]", '{"model": "x"}', '{"engine": [1]}', '{"router": [1]}', '{"prefill": 5}', "[" * 200_000]
+    "text",
+    [
+        *("{", "null", "[]", '{"model": "x"}', '{"engine": [1]}', '{"router": [1]}', '{"prefill": 5}', "[" * 200_000),
+        '{"cache": ' + "[" * 500 + "]" * 500 + "}",
+    ],
+    ids=lambda text: text[:20],
 )
 def test_an_unreadable_spec_is_refused_by_its_revision(text: str) -> None:
     kept = specs.kept_of(served(FIRST), [unreadable(5, text)])
@@ -241,3 +246,9 @@ def test_whoever_applies_the_object_from_elsewhere_is_named_by_its_fields() -> N
         entry("Helm"),
     ]
     assert specs.appliers(body) == ("Argo CD (argocd-controller)", "Flux (kustomize-controller)")
+
+
+def test_a_section_that_somebody_set_to_null_is_planned_as_one_that_is_not_there() -> None:
+    present = served(FIRST)
+    nulled = specs.revision_of({**FIRST, "router": None}, specs.present_of(present), ("0.33.0", None))
+    assert nulled == revision(FIRST)

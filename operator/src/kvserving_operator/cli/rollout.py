@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -171,7 +170,7 @@ def _teller() -> Callable[[Standing], None]:
             print_table(HEAD, found.sets)
         if not found.over and found.message != last[0]:
             click.echo(shown(found.message))
-        sys.stdout.flush()
+        click.echo("", nl=False)
         last[:] = found.message, found.sets
 
     return tell

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from ..api.faults import Fault
 from ..api.load import inspect
-from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
+from ..api.v1alpha1 import API_VERSION, KIND, KVServingSpec
 from ..control.logs import redact
 from ..local.errors import LocalError
 from ..plan import check, labels
@@ -28,6 +28,8 @@ _ROLES = ("prefill", "decode")
 _SECTIONS = ("model", "engine", "router", *_ROLES)
 """Parts of a kept spec that are looked into before it is checked: whoever may write ConfigMaps may have changed it."""
 _NUMBERS = ("replicas", "autoscaling")
+_DEPTH = 64
+"""Levels of a kept spec: what a spec holds of pod templates has some twenty."""
 _APPLIERS = {
     "argocd": "Argo CD",
     "kustomize-controller": "Flux",
@@ -119,10 +121,24 @@ def _kept(config_map: Body) -> Kept:
         spec = json.loads(config_map["data"][SPEC_KEY])
     except (ValueError, RecursionError):
         spec = None
-    known = spec if isinstance(spec, dict) and all(_is_section(spec.get(name)) for name in _SECTIONS) else None
+    if not isinstance(spec, dict) or not all(_is_section(spec.get(name)) for name in _SECTIONS) or _deep(spec):
+        spec = None
     notes = metadata.get("annotations") or {}
     engine = notes.get(labels.ENGINE_VERSION), notes.get(labels.ENGINE_IMAGE)
-    return Kept(str(metadata["labels"][labels.REVISION]), made, max(times, default=made), known, engine)
+    return Kept(str(metadata["labels"][labels.REVISION]), made, max(times, default=made), spec, engine)
+
+
+def _deep(value: Any) -> bool:
+    """Whether a value is nested too deeply for what copies, compares and prints it."""
+    level = [value]
+    for _ in range(_DEPTH):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
 
 
 def _is_section(value: Any) -> bool:
@@ -224,9 +240,8 @@ def _with_engine(spec: dict[str, Any], target: Kept, present: Present) -> dict[s
 
 def revision_of(spec: Mapping[str, Any], present: Present, engine: tuple[str | None, str | None]) -> str:
     """The revision of ``spec`` where ``engine`` is what runs; empty where it cannot be planned."""
-    try:
-        serving = KVServing.model_validate(_object(spec, present))
-    except ValidationError:
+    serving = inspect(_object(spec, present), strict=True).serving
+    if serving is None:
         return ""
     return make_context(serving, CLUSTER, Observed(engine_version=engine[0], engine_image=engine[1])).revision
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 import time
 from collections.abc import Sequence
 
@@ -25,7 +24,7 @@ def print_summary(state: State, *, detached: bool) -> None:
         print(f"\nStop it:  kvserving down {state.name}      Logs:  kvserving logs {state.name} -f")
     else:
         print("\nCtrl-C stops it.")
-    sys.stdout.flush()
+    print(end="", flush=True)
 
 
 def print_state(state: State, *, wide: bool) -> None:
