@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -199,6 +200,40 @@ def test_k6_packed_kv_reaches_vllm_as_kvcached_made_it(monkeypatch: pytest.Monke
     register(worker(BLOCKS), caches)
     ((_, seen),) = registered.calls
     assert seen["a"] is caches["a"]
+
+
+class Stop(Exception):
+    """Ends vLLM's registration when the regions are known."""
+
+
+@pytest.mark.skipif(
+    not vllm.__version__.startswith("0.30."), reason="the worker is built without its constructor, as 0.30 has it"
+)
+def test_k6_vllm_registers_packed_kv_block_by_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own registration, on views into reservations larger than their blocks, as kvcached makes them."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    spec = FullAttentionSpec(block_size=TOKENS, num_kv_heads=HEADS, head_size=SIZE // 2, dtype=torch.float32)
+    config = KVCacheConfig(BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["a.0", "a.1"], spec)])
+    kind: Any = type("Worker", (worker_class(),), {"__getattr__": lambda self, name: MagicMock()})
+    made = kind.__new__(kind)
+    flags = dict.fromkeys(("_has_mamba", "_is_csa_linear", "use_host_buffer", "host_xfer_buffers", "use_mla"), False)
+    lists = ("block_len_per_layer", "block_stride_per_layer", "region_num_blocks", "region_group_ids", "region_names")
+    vars(made).update(flags, **{name: [] for name in (*lists, "_region_is_mla", "_registered_descs")})
+    vars(made).update(num_blocks=BLOCKS, _logical_num_blocks=BLOCKS, _physical_blocks_per_logical_kv_block=1)
+    vars(made).update(kv_cache_config=config, _layer_specs={"a.0": spec, "a.1": spec}, backend_name="FLASH_ATTN")
+    vars(made).update(tp_rank=0, pp_size=1, dcp_size=1, transfer_tp_size=1, engine_id="e", block_size=TOKENS)
+    vars(made).update(model_config=SimpleNamespace(get_total_num_kv_heads=lambda: HEADS))
+    vars(made).update(kv_caches_base_addr={"e": {}}, register_local_xfer_handler=MagicMock(side_effect=Stop))
+    monkeypatch.setattr(f"{base_class().__module__}.compute_nixl_compatibility_hash", MagicMock())
+    caches = {name: packed(BLOCKS, reserved=3 * BLOCKS + 1) for name in ("a.0", "a.1")}
+    with pytest.raises(Stop):
+        register(made, caches)
+    page = spec.page_size_bytes
+    assert page == caches["a.0"][0].nbytes
+    assert made.kv_caches_base_addr["e"][0] == [cache.data_ptr() for cache in caches.values()]
+    assert (made.block_len_per_layer, made.block_stride_per_layer) == ([page] * 2, [page] * 2)
+    assert made.region_num_blocks == [BLOCKS] * 2
 
 
 @only_patched
