@@ -22,6 +22,7 @@ from .worker_cache import TIE
 PATH = "/v1/completions"
 ANSWER = 16
 IDLE_SECONDS = 60.0
+SERVED_SECONDS = 90.0
 _STREAMS = {"gpu": 16, "cpu": 4}
 
 
@@ -112,6 +113,22 @@ class Asked:
 
         urls = (self.prefill, self.decode)
         await asyncio.gather(*(one(url, at, *size) for at, size in enumerate(sizes) for url in urls))
+
+    async def served(self) -> float:
+        """Wait until the router answers; return the seconds. It takes an engine back some time after it is ready.
+
+        Raises the last refusal after ``SERVED_SECONDS``.
+        """
+        started = time.monotonic()
+        while True:
+            try:
+                await self.routed(self.texts.of(20), f"served {time.monotonic()}", 1)
+            except AssertionError:
+                if time.monotonic() - started > SERVED_SECONDS:
+                    raise
+                await asyncio.sleep(0.5)
+            else:
+                return round(time.monotonic() - started, 1)
 
     async def idle(self) -> dict[str, Any]:
         """Wait until no engine holds KV or a staging slot; return what is held in the end, and after how long."""

@@ -94,6 +94,7 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
         return bool(now["ready"]) and now["pid"] != pod["pid"]
 
     took = await asyncio.to_thread(asked.service.wait, back, BACK_SECONDS, f"{pod['name']} is back")
+    served = await asked.served()
     found = [await asked.routed(asked.texts.of(tokens), f"after {role} {tokens}") for tokens in asked.shape.lengths]
     after = compare(yardstick.lengths, found)
     rest = await asked.idle()
@@ -103,7 +104,8 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
     lost = Counter(type(reply).__name__ for reply in replies if not isinstance(reply, Answer))
     return {
         "under_way": VICTIMS - ended_before, "lost": dict(lost), "compared": compared, "after": after,
-        "last_request_ended": round(ended, 2), "back_after": round(took, 1), "rest": rest, "problems": problems,
+        "last_request_ended": round(ended, 2), "back_after": round(took, 1), "served_after": served,
+        "rest": rest, "problems": problems,
     }  # fmt: skip
 
 

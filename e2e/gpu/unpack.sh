@@ -65,7 +65,7 @@ PY
 if [ "${KVCACHED:-0}" = 1 ]; then
     "$python" -m pip install --quiet --no-index --no-build-isolation --no-deps --upgrade --target "$folder/build" \
         "$parts"/setuptools-*.whl
-    PYTHONPATH=$folder/build:$folder/vllm-$version "$python" -m pip install --quiet --no-index --no-build-isolation --no-deps \
+    PYTHONPATH=$folder/build "$python" -m pip install --quiet --no-index --no-build-isolation --no-deps \
         --target "$site" "$parts"/kvcached-*.tar.gz
 fi
 "$env/bin/python" - <<'PY'

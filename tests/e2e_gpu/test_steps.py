@@ -34,7 +34,6 @@ class Engine:
         self.counts: Counter[str] = Counter()
         self.busy = 0
         self.dead = False
-        self.loading = asyncio.Event()
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -81,6 +80,7 @@ class Service:
         self.engines = engines
         self.urls: dict[str, str] = {}
         self.waited: list[str] = []
+        self.refusals = 0
 
     @property
     def url(self) -> str:
@@ -96,10 +96,14 @@ class Service:
         self.waited.append(what)
         for engine in self.engines.values():
             engine.dead = False
+        self.refusals = 2
         return 1.0
 
     async def route(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        if self.refusals:
+            self.refusals -= 1
+            return web.json_response({"error": "no decode workers"}, status=503)
         async with aiohttp.ClientSession() as session:
             if "prefill" in self.urls:
                 leg = {**body, "max_tokens": 1, "stream": False, "kv_transfer_params": {"do_remote_decode": True}}
@@ -207,3 +211,4 @@ def test_an_engine_killed_while_it_pulls_loses_requests_and_answers_none_wrong(
     assert found["under_way"] == steps.VICTIMS
     assert sum(found["lost"].values()) + sum(found["compared"][kind] for kind in ("equal", "ties")) == steps.VICTIMS
     assert found["after"]["equal"] == 3
+    assert found["served_after"] >= 1.0
