@@ -73,8 +73,13 @@ def hpa(*failing: tuple[str, str, str], kind: str = HPA) -> Child:
     return child_of(body, "", kind)
 
 
-def seen(*children: Child, pods: Any = ()) -> View:
-    return view(stored(SPEC), {child.identity: child for child in children}, *pods)
+def seen(*children: Child, pods: Any = (), status: Any = None) -> View:
+    return view(stored(SPEC, status), {child.identity: child for child in children}, *pods)
+
+
+def recorded(replicas: Any) -> dict[str, Any]:
+    """A status that tells how many decode engines were asked for."""
+    return {"roles": {"decode": {"replicas": replicas}}}
 
 
 class TestAsked:
@@ -83,11 +88,18 @@ class TestAsked:
         assert scaling.asked(seen(target(3, ours=True), deployment(2))) == {"decode": 3}
         assert scaling.asked(seen(target(0), deployment(2))) == {"decode": 0}
 
-    def test_without_a_scale_target_it_is_what_runs_in_all_revisions(self) -> None:
-        assert scaling.asked(seen()) == {}
-        assert scaling.asked(seen(deployment(3), deployment(1, revision="old"))) == {"decode": 4}
-        assert scaling.asked(seen(target(None), deployment(3))) == {"decode": 3}
-        assert scaling.asked(seen(deployment(0))) == {}
+    def test_without_a_scale_target_it_is_what_was_asked_for_last_whatever_a_rollout_has_of_it(self) -> None:
+        both = deployment(3), deployment(1, revision="old")
+        assert scaling.asked(seen(*both, status=recorded(3))) == {"decode": 3}
+        assert scaling.asked(seen(deployment(1), deployment(2, revision="old"), status=recorded(3))) == {"decode": 3}
+        assert scaling.asked(seen(target(None), deployment(2), status=recorded(3))) == {"decode": 3}
+        assert scaling.asked(seen(target(4), *both, status=recorded(3))) == {"decode": 4}
+
+    @pytest.mark.parametrize("status", [{}, recorded(0), recorded("3"), recorded(-3), {"roles": {}}, {"roles": "x"}])
+    def test_where_the_status_says_nothing_it_is_what_the_largest_revision_has(self, status: Any) -> None:
+        assert scaling.asked(seen(status=status)) == {}
+        assert scaling.asked(seen(deployment(0), status=status)) == {}
+        assert scaling.asked(seen(deployment(3), deployment(1, revision="old"), status=status)) == {"decode": 3}
 
     def test_an_object_of_somebody_else_with_our_label_asks_for_nothing(self) -> None:
         theirs = target(5, metadata={"ownerReferences": []})
@@ -95,10 +107,15 @@ class TestAsked:
 
 
 class TestSeeded:
-    def number(self, live: Child | None, *others: Child) -> Any:
-        return scaling.seeded(seen(*others), manifest(ROLE), live)["spec"].get("replicas")
+    def number(self, live: Child | None, *others: Child, status: Any = None) -> Any:
+        return scaling.seeded(seen(*others, status=status), manifest(ROLE), live)["spec"].get("replicas")
 
-    def test_a_new_scale_target_starts_with_the_fewest_or_with_what_runs(self) -> None:
+    def test_a_new_scale_target_starts_with_what_was_asked_for_within_its_bounds(self) -> None:
+        assert self.number(None, deployment(4), deployment(1, revision="old"), status=recorded(4)) == 4
+        assert self.number(None, status=recorded(1)) == 2
+        assert self.number(None, status=recorded(9)) == 6
+
+    def test_without_a_status_it_starts_with_the_fewest_or_with_what_runs(self) -> None:
         assert self.number(None) == 2
         assert self.number(None, deployment(5)) == 5
         assert self.number(None, deployment(1)) == 2

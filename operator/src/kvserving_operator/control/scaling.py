@@ -27,8 +27,8 @@ ROLES: tuple[RoleName, ...] = ("prefill", "decode")
 def asked(view: View) -> dict[RoleName, int]:
     """Return how many engines scalers ask for, by role.
 
-    Where a role has no scale target, or one without a number, it is what runs: a target that was deleted by hand, or is
-    made for the first time, takes no engine away. A role of which nothing runs is absent then.
+    Where a role has no scale target, or one without a number, it is what was asked for last: a target that was deleted
+    by hand, or is made for the first time, takes no engine away. A role that had none is absent then.
     """
     found: dict[RoleName, int] = {}
     targets = {child.role: child for child in view.owned() if child.kind == serving_role.KIND}
@@ -36,8 +36,8 @@ def asked(view: View) -> dict[RoleName, int]:
         target = targets.get(role)
         if target is not None and target.replicas is not None:
             found[role] = target.replicas
-        elif running := _running(view, role):
-            found[role] = running
+        elif last := _last(view, role):
+            found[role] = last
     return found
 
 
@@ -48,8 +48,7 @@ def seeded(view: View, manifest: Manifest, live: Child | None) -> Manifest:
         return manifest
     spec = manifest["spec"]
     if live is None or live.replicas is None:
-        running = _running(view, spec["role"])
-        number = min(max(running, spec["bounds"]["min"]), spec["bounds"]["max"])
+        number = min(max(_last(view, spec["role"]), spec["bounds"]["min"]), spec["bounds"]["max"])
     elif drift.owns(live.fields, "spec", "replicas"):
         number = live.replicas
     else:
@@ -120,7 +119,21 @@ def _hindrance(view: View, plan: Plan) -> tuple[Reason, str] | None:
     return None
 
 
-def _running(view: View, role: str) -> int:
-    """How many engines the role's workloads ask for, those of former revisions included."""
+def recorded(status: Mapping[str, Any], role: str) -> int | None:
+    """Return how many engines of a role were asked for, by the status of the object; ``None`` where it says nothing.
+
+    It is the number of all revisions together, which no step of a rollout changes.
+    """
+    roles = status.get("roles")
+    told = roles.get(role) if isinstance(roles, Mapping) else None
+    number = told.get("replicas") if isinstance(told, Mapping) else None
+    return number if isinstance(number, int) and number >= 0 else None
+
+
+def _last(view: View, role: str) -> int:
+    """How many engines of the role were asked for last, where no scale target says it; 0 where there were none."""
+    if number := recorded(view.serving.status, role):
+        return number
+    # Of several revisions one never has more than what is asked for; all of them together have a rollout's surge.
     found = (child.workload for child in view.owned() if child.kind in workloads.ENGINES and child.role == role)
-    return sum(workload.replicas for workload in found if workload is not None)
+    return max((workload.replicas for workload in found if workload is not None), default=0)

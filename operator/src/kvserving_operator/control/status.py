@@ -12,6 +12,7 @@ from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
 from ..connectors import l1_owners, l2_type
 from ..plan.rollout_types import ROLES, RevisionSet
 from ..reasons import Reason
+from . import scaling
 from .conditions import Condition, Facts, foreign_service, router_service, serving_revisions, workload
 from .logs import MASK, redact
 from .observe import Serving
@@ -32,7 +33,7 @@ def document(facts: Facts, conditions: tuple[Condition, ...], serving: KVServing
     found: dict[str, Any] = {
         "observedGeneration": generation,
         "conditions": _merged(conditions, last, generation, now),
-        "roles": _roles(facts),
+        "roles": _roles(facts, last),
         "transfer": _transfer_word(facts),
         "revision": _revision(facts, last),
         "updatingRevision": _updating(facts),
@@ -135,12 +136,14 @@ def _merged(
     return merged
 
 
-def _roles(facts: Facts) -> dict[str, Any]:
+def _roles(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any]:
+    """The engines of both roles. Without a plan, the numbers that were asked for stay: one set may have fewer."""
     found = {}
     for role in ("prefill", "decode") if facts.disaggregated else ("decode",):
         child = workload(facts, role)
         asked, ready = (child.workload.replicas, child.workload.ready) if child and child.workload else (0, 0)
-        wanted = facts.wanted(role, asked)
+        told = scaling.recorded(last, role) if facts.plan is None else None
+        wanted = facts.wanted(role, asked if told is None else told)
         found[role] = {"replicas": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
     return found
 
