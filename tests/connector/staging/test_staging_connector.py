@@ -56,7 +56,8 @@ def scheduler(kv_role: str, groups: int = 1, **extra: Any) -> Any:
             kv_connector="NixlConnector",
             kv_connector_module_path="kvserving_connector.vllm.nixl",
             kv_role=kv_role,
-            kv_buffer_device="cpu",
+            # A wheel for another platform would put a buffer of host memory between.
+            kv_buffer_device="cuda",
             engine_id=f"engine-{kv_role}",
             kv_connector_extra_config={"staging_bytes": SIZE, "staging_choice": "always", **extra},
         ),

@@ -28,7 +28,8 @@ class Rows:
         self.row_bytes = sum(self.lengths)
         self.device = regions[0].device
         self.names = hashlib.sha256("\n".join(names).encode()).hexdigest()
-        self._width, self._word = _widest(self._regions, self.lengths, self.device)
+        self._width, self._word = _widest(self._regions, self.lengths)
+        self._all = _Together.of(self._regions)
 
     @classmethod
     def of(cls, worker: Any, kv_caches: Mapping[str, torch.Tensor]) -> Rows:
@@ -47,12 +48,20 @@ class Rows:
     def gather(self, blocks: torch.Tensor, into: torch.Tensor) -> None:
         """Copy blocks, in this order, into rows of bytes that lie one after the other in ``into``."""
         rows = self._as_rows(into, len(blocks))
+        if self._all is not None:
+            parts = self._all.parts.view(self._word)
+            torch.index_select(parts, 0, self._all.numbers(blocks), out=rows.view(-1, parts.shape[1]))
+            return
         for region, columns in self._columns(rows):
             torch.index_select(region, 0, blocks, out=columns)
 
     def scatter(self, blocks: torch.Tensor, out_of: torch.Tensor) -> None:
         """Copy rows of bytes that lie one after the other in ``out_of`` into blocks, in this order."""
         rows = self._as_rows(out_of, len(blocks))
+        if self._all is not None:
+            parts = self._all.parts.view(self._word)
+            parts.index_copy_(0, self._all.numbers(blocks), rows.view(-1, parts.shape[1]))
+            return
         for region, columns in self._columns(rows):
             region.index_copy_(0, blocks, columns)
 
@@ -72,6 +81,38 @@ class Rows:
             at += width
 
 
+class _Together:
+    """All regions as one tensor of parts, so that a copy is one kernel: layers alike in one allocation."""
+
+    def __init__(self, parts: torch.Tensor, places: torch.Tensor, step: int) -> None:
+        self.parts = parts
+        self._places = places
+        self._step = step
+
+    @classmethod
+    def of(cls, regions: Sequence[torch.Tensor]) -> _Together | None:
+        """Return the regions together, None when they are not so many parts of one length in one allocation."""
+        storage, first = regions[0].untyped_storage(), min(_offset(region) for region in regions)
+        length, stride = int(regions[0].shape[1]), int(regions[0].stride(0))
+        alike = all(
+            region.untyped_storage().data_ptr() == storage.data_ptr()
+            and (int(region.shape[1]), int(region.stride(0))) == (length, stride)
+            and (_offset(region) - first) % length == 0
+            for region in regions
+        )
+        if not alike or stride % length:
+            return None
+        count = (storage.nbytes() - first) // length
+        device = regions[0].device
+        parts = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, first, (count, length), (length, 1))
+        places = torch.tensor([(_offset(region) - first) // length for region in regions], device=device)
+        return cls(parts, places, stride // length)
+
+    def numbers(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Return the parts of the blocks, in the order of rows."""
+        return (blocks[:, None] * self._step + self._places).view(-1)
+
+
 def _region(storages: Iterable[Any], address: int, length: int, stride: int) -> torch.Tensor:
     for storage in storages:
         offset = address - storage.data_ptr()
@@ -84,7 +125,7 @@ def _region(storages: Iterable[Any], address: int, length: int, stride: int) -> 
     raise ValueError("a region of the KV cache lies in none of its tensors")
 
 
-def _widest(regions: Sequence[torch.Tensor], lengths: Sequence[int], device: torch.device) -> tuple[int, torch.dtype]:
+def _widest(regions: Sequence[torch.Tensor], lengths: Sequence[int]) -> tuple[int, torch.dtype]:
     """Return the widest word that every copy is made of, and its bytes. Rows begin after a header in a pool."""
     for width, word in _WORDS:
         places = [number for region in regions for number in (region.stride(0), region.data_ptr(), _offset(region))]
