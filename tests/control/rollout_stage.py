@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import itertools
 import json
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from kvserving_operator.control.reconcile import Reconciler
 from kvserving_operator.control.secrets import SecretKeeper
 from kvserving_operator.control.verification import Verifications
 from kvserving_operator.plan.types import CLUSTER
-from kvserving_operator.plan.workloads import ENGINES
+from kvserving_operator.plan.workloads import ENGINES, pod_template
 from kvserving_operator.verify.proof import Cause, Verdict
 from kvserving_operator.verify.run import PairResult, Verification
 
@@ -117,6 +118,21 @@ class Stage:
         metadata = {"namespace": "prod", "name": "qwen", "uid": "u1", "generation": self._generation}
         body = self.api.put("KVServing", {**known, "metadata": metadata, "spec": spec})
         self.store.put_serving(serving_of(body))
+
+    def workload_labels(self) -> dict[str, Json]:
+        """The labels of what makes engines and routers, by name."""
+        return {body["metadata"]["name"]: body["metadata"]["labels"] for _, body in self._workloads()}
+
+    def relabel(self, role: str, label: str, value: str | None, *, former: bool = False) -> None:
+        """Someone edits a label of what makes the pods of a role: of the oldest revision, or of the newest."""
+        bodies = [body for _, body in self._workloads() if _labels(body["spec"])[f"{LABEL}/role"] == role]
+        bodies.sort(key=lambda body: str(body["metadata"]["creationTimestamp"]), reverse=not former)
+        body = copy.deepcopy(bodies[0])
+        body["metadata"]["labels"][f"{LABEL}/{label}"] = value
+        for entry in body["metadata"]["managedFields"]:
+            entry["fieldsV1"]["f:metadata"]["f:labels"].pop(f"f:{LABEL}/{label}", None)
+        changed = self.api.put(body["kind"], body)
+        self.store.put_child(KEY, child_of(changed, changed["apiVersion"], changed["kind"]))
 
     async def tick(self, seconds: float = 5.0) -> None:
         """The operator looks once, its probes end, and the cluster goes one step on."""
@@ -267,3 +283,9 @@ class Stage:
         conditions = [{"type": "Ready", "status": "True" if pod.ready else "False"}]
         status = {"podIP": "10.0.0.1", "conditions": conditions}
         self.store.put_pod(KEY, pod_state({**pod.body, "metadata": metadata, "status": status}))
+
+
+def _labels(spec: Json) -> Json:
+    """The labels of the pods that a workload makes."""
+    found: Json = pod_template({"spec": spec})["metadata"]["labels"]
+    return found

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tests.control.bodies import KEY, live, pod, stored
 
-from kvserving_operator.control.observe import Child, Key, Store, child_of, newer
+from kvserving_operator.control.observe import Child, Key, Store, child_of, key_of, newer
 
 MANIFEST = {
     "apiVersion": "v1",
@@ -153,3 +153,11 @@ def test_a_list_from_before_a_pods_deletion_does_not_bring_it_back() -> None:
     found = made.view(KEY)
     assert found is not None
     assert [p.uid for p in found.pods] == ["another"]
+
+
+def test_a_child_is_known_by_its_controller_whatever_its_label_says() -> None:
+    body = live(MANIFEST, stored())
+    body["metadata"]["labels"] = {"kvserving.dev/name": "another"}
+    assert key_of(body) == KEY
+    del body["metadata"]["ownerReferences"]
+    assert key_of(body) == Key("prod", "another")

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..plan import labels
+from ..api import serving_role
+from ..api.v1alpha1 import KIND
+from ..plan import labels, workloads
 from . import drift
 from .drift import Fields
 from .owners import Owner, controller_of
@@ -49,7 +51,9 @@ class Serving:
 class Child:
     """One child, or an object that has a child's name. ``owner`` is its controller, ``serving`` the name in its label,
     ``digest`` that of the manifest it was applied from, ``fields`` those that the operator manages. ``scale`` is what a
-    scale target shows, ``failing`` why a scaler cannot scale."""
+    scale target shows, ``failing`` why a scaler cannot scale.
+
+    ``role`` and ``revision`` are those of the pods that it selects, where it selects any: labels can be edited."""
 
     api_version: str
     kind: str
@@ -70,6 +74,8 @@ class Child:
     workload: Workload | None = None
     created: str = ""
     """When it was made, RFC 3339."""
+    edited: tuple[tuple[str, str], ...] = ()
+    """Its own labels that say something else than its selector, as they should be."""
 
     @property
     def identity(self) -> tuple[str, str]:
@@ -94,9 +100,12 @@ class View:
 
 
 def key_of(body: Mapping[str, Any]) -> Key | None:
-    """Return the object that ``body`` belongs to by its label; ``None`` without one."""
+    """Return the object that ``body`` belongs to by its controller, else by its label; ``None`` without either."""
     metadata = body.get("metadata") or {}
+    owner = controller_of(metadata)
     name = (metadata.get("labels") or {}).get(labels.NAME)
+    if owner is not None and owner.kind == KIND:
+        name = owner.name
     return Key(metadata.get("namespace") or "", name) if name else None
 
 
@@ -121,6 +130,7 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
     spec = body.get("spec")
     replicas = spec.get("replicas") if isinstance(spec, Mapping) else None
     fields = drift.own_fields(metadata.get("managedFields") or ())
+    selected = _selected(spec, kind) if isinstance(spec, Mapping) else {}
     return Child(
         api_version=api_version,
         kind=kind,
@@ -131,8 +141,8 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         owner=controller_of(metadata),
         deleting="deletionTimestamp" in metadata,
         serving=marks.get(labels.NAME, ""),
-        role=marks.get(labels.ROLE, ""),
-        revision=marks.get(labels.REVISION, ""),
+        role=selected.get(labels.ROLE, marks.get(labels.ROLE, "")),
+        revision=selected.get(labels.REVISION, marks.get(labels.REVISION, "")),
         digest=(metadata.get("annotations") or {}).get(drift.DIGEST, ""),
         fields=fields,
         scale=scale_of(body, kind),
@@ -140,7 +150,25 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         replicas=replicas if isinstance(replicas, int) else None,
         workload=workload_of(body, kind, fields),
         created=metadata.get("creationTimestamp") or "",
+        edited=tuple(sorted((label, value) for label, value in selected.items() if marks.get(label) != value)),
     )
+
+
+def _selected(spec: Mapping[str, Any], kind: str) -> Mapping[str, str]:
+    """The labels by which a child finds its pods, which are its own too: selectors never change, labels may be edited.
+
+    A LeaderWorkerSet has no selector: those of its leaders are as good, since to edit them replaces its pods.
+    """
+    if kind == serving_role.KIND:
+        return {labels.ROLE: spec["role"]} if "role" in spec else {}
+    if kind not in (*workloads.KINDS, "NetworkPolicy"):
+        return {}
+    selector = spec.get("podSelector" if kind == "NetworkPolicy" else "selector") or {}
+    found = (
+        selector.get("matchLabels") or workloads.pod_template({"spec": spec}).get("metadata", {}).get("labels") or {}
+    )
+    names = (labels.REVISION,) if kind == "NetworkPolicy" else (labels.NAME, labels.ROLE, labels.REVISION)
+    return {name: found[name] for name in names if name in found}
 
 
 def newer(version: str, than: str) -> bool:
@@ -338,6 +366,6 @@ def _differs(known: Child, child: Child) -> bool:
             child.replicas,
             child.workload,
         )
-        or (known.scale, known.failing) != (child.scale, child.failing)
+        or (known.scale, known.failing, known.edited) != (child.scale, child.failing, child.edited)
         or (known.fields is not child.fields and known.fields != child.fields)
     )

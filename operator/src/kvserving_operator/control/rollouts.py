@@ -51,7 +51,8 @@ class Failure:
 
 @dataclass(frozen=True)
 class Adjustment:
-    """What a workload of another revision is told: its replicas, and whether its pods are behind the Service."""
+    """What a workload of another revision is told: its replicas, whether its pods are behind the Service, and the
+    labels of its own that someone edited."""
 
     child: Child
     replicas: int
@@ -198,7 +199,8 @@ def _rollout(view: View, plan: Plan, observed: Observation, wanted: Wanted, step
             if into is False and child.workload.traffic:
                 # Routers of another label would be made, to be stopped by the next step.
                 count = 0
-            if (count, into) != (child.workload.replicas, child.workload.traffic if role == "router" else None):
+            told = (child.workload.replicas, child.workload.traffic if role == "router" else None)
+            if (count, into) != told or child.edited:
                 adjustments.append(Adjustment(child, count, into))
     present = {s.revision: s for s in observed.sets}.get(plan.revision)
     counts: dict[SetRole, int] = {}
@@ -273,7 +275,10 @@ def adjusting(adjustment: Adjustment) -> dict[str, Any]:
     spec: dict[str, Any] = {"replicas": adjustment.replicas}
     if adjustment.traffic is not None:
         spec["template"] = {"metadata": {"labels": {labels.TRAFFIC: _word(adjustment.traffic)}}}
-    return {"metadata": {"uid": adjustment.child.uid}, "spec": spec}
+    metadata: dict[str, Any] = {"uid": adjustment.child.uid}
+    if adjustment.child.edited:
+        metadata["labels"] = dict(adjustment.child.edited)
+    return {"metadata": metadata, "spec": spec}
 
 
 def _word(behind: bool) -> str:

@@ -1,0 +1,62 @@
+"""Hands on the children and pods of a rollout: what a set is comes from what nobody can edit."""
+
+from __future__ import annotations
+
+import pytest
+from tests.control.rollout_stage import Stage
+from tests.control.test_rollouts import Watcher, exchange, run, settle, spec
+
+WORKLOADS = ("prefill", "decode", "router")
+
+
+@pytest.mark.parametrize("role", WORKLOADS)
+@pytest.mark.parametrize("label", ["revision", "role", "name"])
+def test_an_edited_label_of_a_workload_is_put_back_and_its_pods_stay(role: str, label: str) -> None:
+    async def work() -> None:
+        stage = Stage(spec=spec(), drains=3)
+        await settle(stage)
+        before, pods = stage.workload_labels(), [id(pod) for pod in stage.pods]
+        stage.relabel(role, label, "x")
+        assert stage.workload_labels() != before
+        for _ in range(5):
+            await stage.tick()
+            assert [id(pod) for pod in stage.pods] == pods
+            assert stage.status.get("rollout") is None
+        assert stage.workload_labels() == before
+        assert stage.condition("Ready")[0] == "True"
+
+    run(work)
+
+
+@pytest.mark.parametrize("role", WORKLOADS)
+@pytest.mark.parametrize("label", ["revision", "role"])
+def test_an_edited_label_of_the_former_set_is_put_back_and_the_rollout_goes_on(role: str, label: str) -> None:
+    async def work() -> None:
+        stage = Stage(spec=spec("0.32.0"), loads=4)
+        await settle(stage)
+        before, watcher = stage.workload_labels(), Watcher(stage)
+        stage.change(spec("0.33.0"))
+        await stage.tick()
+        watcher.look()
+        stage.relabel(role, label, "x", former=True)
+        await stage.tick()
+        watcher.look()
+        assert before.items() <= stage.workload_labels().items()
+        await exchange(stage, watcher, spec("0.33.0"))
+        await settle(stage)
+
+    run(work)
+
+
+def test_groups_of_several_nodes_are_known_by_their_leaders_labels() -> None:
+    async def work() -> None:
+        stage = Stage(spec=spec(prefill=1, decode=1, prefill_more={"nodes": 2}))
+        await settle(stage)
+        before, pods = stage.workload_labels(), [id(pod) for pod in stage.pods]
+        stage.relabel("prefill", "revision", "x")
+        for _ in range(4):
+            await stage.tick()
+            assert [id(pod) for pod in stage.pods] == pods
+        assert stage.workload_labels() == before
+
+    run(work)
