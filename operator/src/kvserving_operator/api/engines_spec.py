@@ -69,7 +69,9 @@ class Model(Section):
     secret_ref: Name | None = Field(
         default=None, description="Secret with the credentials of the source: key HF_TOKEN for hf, the AWS keys for s3."
     )
-    cache: ModelCache | None = Field(default=None, description="Volume that keeps the weights of hf and s3 models.")
+    cache: ModelCache | None = Field(
+        default=None, description="Volume that keeps the weights of hf models; those of s3 are streamed."
+    )
     loras: Annotated[tuple[LoraAdapter, ...], Field(max_length=64, json_schema_extra=keyed_list("name"))] = Field(
         default=(), description="Adapters served beside the model."
     )
@@ -89,7 +91,8 @@ class KVSettings(Section):
         default="auto", description="vLLM's hybrid memory allocator."
     )
     hash_seed: Annotated[str, Field(min_length=1, max_length=10, pattern=r"^(0|[1-9][0-9]*)$")] = Field(
-        default="0", description="PYTHONHASHSEED of every engine: equal seeds make prefix hashes equal."
+        default="0",
+        description='PYTHONHASHSEED of every engine, in quotes, such as "7": equal seeds make prefix hashes equal.',
     )
 
 

@@ -28,7 +28,8 @@ from .sets import revisions
 Status = Literal["True", "False", "Unknown"]
 
 TYPES: Mapping[str, str] = {
-    "Ready": "All leaf conditions are true at this generation: a request was served with transferred KV.",
+    "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "
+    "RouterReady, StorageReady and TransferVerified that apply are true: a request was served with transferred KV.",
     "Available": "A request can be served now, by this or the previous revision.",
     "Progressing": "The operator or the cluster is still working towards the spec.",
     "Degraded": "Something needs attention: a child cannot be made, pods fail or hang, or decodes recompute KV.",
@@ -38,7 +39,8 @@ TYPES: Mapping[str, str] = {
     "RouterReady": "All routers are ready. Absent where the router is not the operator's.",
     "StorageReady": "Claims are made, and the L2 store that the operator deploys is ready, or there is none.",
     "TransferVerified": "A probe proved that KV moves from prefill to decode. Absent in aggregated mode.",
-    "ScalingReady": "Scale targets and scalers are in place, and the scalers work. Absent without a scaler.",
+    "ScalingReady": "Scale targets and scalers are in place, and the scalers work. Absent without a scaler and "
+    "while suspended. Ready may be True beside False here: the engines asked for last serve.",
     "Reconciling": "As Progressing, for kstatus.",
     "Stalled": "No progress without a change of the spec or by an administrator, for kstatus.",
 }
