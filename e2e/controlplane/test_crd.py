@@ -160,7 +160,7 @@ def test_columns_are_those_that_users_are_promised(cluster: Cluster, place: str)
     table = pool.request("GET", cluster.server + cluster.api.path_of(created), headers=headers).json()
     columns = [(c["name"].upper(), c["priority"] == 0) for c in table["columnDefinitions"]]
     assert [name for name, always in columns if always] == [
-        *("NAME", "READY", "REASON", "PREFILL", "DECODE", "TRANSFER", "URL", "AGE"),
+        *("NAME", "READY", "AVAILABLE", "REASON", "PREFILL", "DECODE", "TRANSFER", "URL", "AGE"),
     ]
-    assert [name for name, always in columns if not always] == ["AVAILABLE", "MODEL", "L1", "L2", "REVISION"]
+    assert [name for name, always in columns if not always] == ["MODEL", "L1", "L2", "REVISION"]
     cluster.api.delete(cluster.api.path_of(created))

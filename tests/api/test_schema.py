@@ -175,6 +175,7 @@ def test_columns_and_names_are_the_documented_ones() -> None:
     columns = version["additionalPrinterColumns"]
     assert [c["name"] for c in columns if not c.get("priority")] == [
         "Ready",
+        "Available",
         "Reason",
         "Prefill",
         "Decode",
@@ -182,7 +183,7 @@ def test_columns_and_names_are_the_documented_ones() -> None:
         "URL",
         "Age",
     ]
-    assert [c["name"] for c in columns if c.get("priority")] == ["Available", "Model", "L1", "L2", "Revision"]
+    assert [c["name"] for c in columns if c.get("priority")] == ["Model", "L1", "L2", "Revision"]
     assert (spec["scope"], spec["names"]["shortNames"], spec["names"]["categories"]) == (
         "Namespaced",
         ["kvs"],

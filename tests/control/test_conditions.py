@@ -134,6 +134,15 @@ def test_a_role_that_is_not_ready_says_why(pod_status: dict[str, Any], reason: R
     assert found["Degraded"].reason == reason
 
 
+def test_an_engine_that_is_started_again_does_not_look_like_a_first_start() -> None:
+    made = with_workload(facts(), "decode", ready=1)
+    ended = {"name": "engine", "restartCount": 1, "ready": False, "lastState": {"terminated": {"exitCode": 137}}}
+    again = pod("qwen-decode-x", "decode", made.revision, ready=False, containerStatuses=[ended])
+    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), again)))
+    assert found["DecodeReady"].reason is Reason.LOADING_MODEL
+    assert "pod qwen-decode-x: container engine ended with exit code 137" in found["DecodeReady"].message
+
+
 def test_a_quota_on_pods_is_told_without_the_changing_name_of_the_pod() -> None:
     message = 'pods "qwen-decode-1-abcde" is forbidden: exceeded quota: small, limited: pods=2'
     made = with_workload(facts(), "decode", ready=0, conditions=(("ReplicaFailure", "True", "FailedCreate", message),))

@@ -40,6 +40,34 @@ def test_events_tell_of_transitions_alone(
     assert [event.kind for event in transitions(before, after)] == kinds
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason", "sent"),
+    [
+        ("Ready", "RollingOut", [EventKind.ROLLING_OUT]),
+        ("Ready", "Suspended", [EventKind.SUSPENDED]),
+        ("Available", "Suspended", []),
+        ("Available", "RollingOut", [EventKind.UNAVAILABLE]),
+    ],
+)
+def test_what_was_asked_for_is_no_warning(kind: str, reason: str, sent: list[EventKind]) -> None:
+    found = transitions(status(**{kind: "True"}), status(**{kind: f"False/{reason}"}))
+    assert [event.kind for event in found] == sent
+    assert all((event.kind.type == "Normal") == (event.kind is not EventKind.UNAVAILABLE) for event in found)
+
+
+def test_a_rollout_is_told_when_it_begins_and_when_it_is_over() -> None:
+    steady = {**status(), "revision": "a"}
+    coming = {**status(), "revision": "a", "updatingRevision": "b"}
+    [begun] = transitions(steady, coming)
+    assert (begun.kind, begun.message) == (EventKind.ROLLOUT_STARTED, "revision b comes up while a serves")
+    assert transitions(coming, coming) == ()
+    [over] = transitions(coming, {**status(), "revision": "b"})
+    assert (over.kind, over.message) == (EventKind.ROLLOUT_FINISHED, "revision b serves")
+    assert transitions(coming, steady) == ()
+    [other] = transitions(coming, {**coming, "updatingRevision": "c"})
+    assert other.kind is EventKind.ROLLOUT_STARTED
+
+
 def test_every_event_is_documented_and_named_once() -> None:
     assert len({kind.reason for kind in EventKind}) == len(EventKind)
     for kind in EventKind:

@@ -233,6 +233,25 @@ def test_a_paused_rollout_waits_and_goes_on() -> None:
     run(work)
 
 
+def test_a_set_that_is_proved_while_the_rollout_is_paused_is_not_what_ready_means() -> None:
+    async def work() -> None:
+        stage = Stage(spec=spec("0.32.0", 1, 1))
+        await settle(stage)
+        old = stage.revisions[0]
+        stage.change(spec("0.33.0", 1, 1))
+        while len(stage.revisions) < 2 or len(stage.status["rollout"]["sets"]) < 2:
+            await stage.tick()
+        stage.change(spec("0.33.0", 1, 1, rollout={"paused": True}))
+        for _ in range(40):
+            await stage.tick()
+        assert stage.exposed() == {old}
+        assert [known["verification"] for known in stage.status["rollout"]["sets"]] == ["verified", "verified"]
+        assert stage.condition("PrefillReady")[0] == stage.condition("DecodeReady")[0] == "True"
+        assert stage.condition("Ready")[:2] == ("False", "RollingOut")
+
+    run(work)
+
+
 @pytest.mark.parametrize("at", range(0, 24, 3))
 def test_an_operator_that_is_replaced_in_the_middle_goes_on(at: int) -> None:
     async def work() -> None:

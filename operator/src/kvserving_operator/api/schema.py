@@ -53,12 +53,12 @@ def _condition(kind: str, part: str) -> str:
 
 COLUMNS: tuple[Mapping[str, Any], ...] = (
     {"name": "Ready", "type": "string", "jsonPath": _condition("Ready", "status")},
+    {"name": "Available", "type": "string", "jsonPath": _condition("Available", "status")},
     {"name": "Reason", "type": "string", "jsonPath": _condition("Ready", "reason")},
     {"name": "Prefill", "type": "string", "jsonPath": ".status.roles.prefill.summary"},
     {"name": "Decode", "type": "string", "jsonPath": ".status.roles.decode.summary"},
     {"name": "Transfer", "type": "string", "jsonPath": ".status.transfer"},
     {"name": "URL", "type": "string", "jsonPath": ".status.url"},
-    {"name": "Available", "type": "string", "jsonPath": _condition("Available", "status"), "priority": 1},
     {"name": "Model", "type": "string", "jsonPath": ".status.model", "priority": 1},
     {"name": "L1", "type": "string", "jsonPath": ".status.tiers.l1", "priority": 1},
     {"name": "L2", "type": "string", "jsonPath": ".status.tiers.l2", "priority": 1},

@@ -209,10 +209,11 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
         return not_ready(Reason.STARTING, f"what makes the {role} pods is being created")
     state = child.workload
     wanted, exchanging = facts.wanted(role, state.replicas), facts.rollout is not None and facts.rollout.visible
+    summary = f"{state.ready} of {wanted} {role} pods are ready"
     if role == "router" and exchanging and state.ready >= wanted:
         # More of them divide the traffic between the revisions.
-        return Condition(name, "True", Reason.READY, f"{state.ready} router pods are ready, {wanted} are asked for")
-    summary = f"{state.ready} of {wanted} {role} pods are ready"
+        more = f"{state.ready} router pods are ready, of which {wanted} stay: more divide the traffic of two revisions"
+        return Condition(name, "True", Reason.READY, more if state.ready > wanted else summary)
     if wanted == 0:
         return not_ready(Reason.SUSPENDED, f"no {role} pod is asked for")
     progress = state.condition("Progressing")
@@ -222,7 +223,7 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     if state.current and not former and min(state.ready, state.updated, state.replicas) >= wanted:
         return Condition(name, "True", Reason.READY, summary)
     if not state.current:
-        return not_ready(Reason.STARTING, f"{summary}; the newest spec is not rolled out yet")
+        return not_ready(Reason.STARTING, f"{summary}, before the newest spec is taken up")
     if former:
         summary = f"{summary}, {former} of them of a former template" if state.ready else summary
     if state.replicas < wanted and state.ready >= state.replicas and facts.rollout is not None:
@@ -293,6 +294,9 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
         # What runs may be ready, but it is not yet what this generation asks for.
         if not _optional(kind, found):
             return Condition("Ready", "False", found.reason, f"{kind} {name}: {found.message}")
+    if facts.rollout is not None and facts.rollout.traffic and facts.revision not in facts.rollout.traffic:
+        # Who waits for Ready after a change waits for the change to serve.
+        return Condition("Ready", "False", Reason.ROLLING_OUT, facts.rollout.message)
     proved = " and the transfer is verified" if any(leaf.type == "TransferVerified" for leaf in leaves) else ""
     return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")
 
@@ -316,8 +320,9 @@ def _available(facts: Facts) -> Condition:
     if (foreign := foreign_service(facts)) is not None:
         return Condition("Available", "False", foreign.reason, foreign.message)
     if not serving:
-        return Condition("Available", "False", Reason.SUSPENDED if facts.suspended else Reason.STARTING,
-                         "no revision has a ready pod of every role")  # fmt: skip
+        if facts.suspended:
+            return Condition("Available", "False", Reason.SUSPENDED, "spec.suspend stops all engines and routers")
+        return Condition("Available", "False", Reason.STARTING, "no revision has a ready pod of every role")
     if facts.revision not in serving:
         message = f"revision {serving[0][:8]} serves while {facts.revision[:8]} comes up"
         return Condition("Available", "True", Reason.ROLLING_OUT, message)

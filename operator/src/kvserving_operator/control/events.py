@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal
 
 from ..api.v1alpha1 import API_VERSION, KIND
+from ..reasons import Reason
 from .failures import ApiFailure
 from .kube import Kube
 from .observe import Serving
@@ -32,6 +33,10 @@ class EventKind(Enum):
     RECOVERED = ("Recovered", "Normal", "Nothing needs attention any more.")
     AVAILABLE = ("Available", "Normal", "Requests can be served.")
     UNAVAILABLE = ("Unavailable", "Warning", "Requests can no longer be served.")
+    ROLLING_OUT = ("RollingOut", "Normal", "The object was ready; a change of its spec is on its way.")
+    SUSPENDED = ("Suspended", "Normal", "The object was ready; `spec.suspend` stops its pods.")
+    ROLLOUT_STARTED = ("RolloutStarted", "Normal", "A new revision comes up.")
+    ROLLOUT_FINISHED = ("RolloutFinished", "Normal", "The new revision serves; the former one leaves.")
     ENGINE_REPLACED = ("EngineReplaced", "Warning", "An engine hangs or cannot transfer; its pod is deleted.")
 
     @property
@@ -66,6 +71,12 @@ _TRANSITIONS: Mapping[tuple[str, Change], EventKind] = {
 }
 # These tell of a loss, which needs something to lose: not on a new object.
 _NEED_OPPOSITE = frozenset((EventKind.NOT_READY, EventKind.RECOVERED, EventKind.UNAVAILABLE))
+# What somebody asked for is no warning.
+_ASKED_FOR: Mapping[tuple[EventKind, str], EventKind | None] = {
+    (EventKind.NOT_READY, Reason.ROLLING_OUT.value): EventKind.ROLLING_OUT,
+    (EventKind.NOT_READY, Reason.SUSPENDED.value): EventKind.SUSPENDED,
+    (EventKind.UNAVAILABLE, Reason.SUSPENDED.value): None,
+}
 _REASON_MATTERS = frozenset((EventKind.INVALID_SPEC, EventKind.TRANSFER_FAILED, EventKind.DEGRADED))
 
 
@@ -89,9 +100,18 @@ def transitions(last: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[E
         moved = was.get("status") != condition["status"]
         if kind in _NEED_OPPOSITE and was.get("status") not in _opposite(condition["status"]):
             continue
-        if moved or (kind in _REASON_MATTERS and was.get("reason") != condition["reason"]):
-            found.append(Event(kind, f"{condition['reason']}: {condition['message']}"[:_LONGEST]))
-    return tuple(found)
+        sent = _ASKED_FOR.get((kind, condition["reason"]), kind)
+        if sent is not None and (moved or (kind in _REASON_MATTERS and was.get("reason") != condition["reason"])):
+            found.append(Event(sent, f"{condition['reason']}: {condition['message']}"[:_LONGEST]))
+    return (*found, *_of_rollout(last, document))
+
+
+def _of_rollout(last: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Event]:
+    serves, comes = document.get("revision"), document.get("updatingRevision")
+    if comes and comes != last.get("updatingRevision"):
+        yield Event(EventKind.ROLLOUT_STARTED, f"revision {comes} comes up while {serves} serves")
+    if not comes and last.get("updatingRevision") and serves == last["updatingRevision"]:
+        yield Event(EventKind.ROLLOUT_FINISHED, f"revision {serves} serves")
 
 
 class Recorder:

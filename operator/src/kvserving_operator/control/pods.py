@@ -47,6 +47,8 @@ class PodState:
     """Whether it is a router behind the Service."""
     restarts: int = 0
     """How often its containers were started again, in sum: each time another process took the pod's address."""
+    last_end: str = ""
+    """How a container ended that is started again now, in words; empty where none is."""
 
     def without_version(self) -> PodState:
         """Return the pod without its resource version, for comparison."""
@@ -85,6 +87,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         ended=status.get("phase") in ("Succeeded", "Failed"),
         traffic=marks.get(labels.TRAFFIC) == labels.ON,
         restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
+        last_end=_last_end(status),
     )
 
 
@@ -105,6 +108,15 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
                 said = f"{said}: exit code {last['exitCode']}"
             return (reason if reason in _FAILING else "CrashLoopBackOff"), said
     return "", ""
+
+
+def _last_end(status: Mapping[str, Any]) -> str:
+    for container in status.get("containerStatuses") or ():
+        last = (container.get("lastState") or {}).get("terminated") or {}
+        if not container.get("ready") and last.get("exitCode") is not None:
+            named = f"container {container.get('name', '?')} ended with exit code {last['exitCode']}"
+            return f"{named} and is started again"
+    return ""
 
 
 def _http_port(body: Mapping[str, Any]) -> int:
