@@ -286,9 +286,9 @@ def differing(old: Any, new: Any, path: str) -> Iterator[str]:
 
 
 def model(kept: Kept) -> str:
-    """The model's name, or where it comes from."""
+    """Where the model comes from: revisions that differ by it may serve it by one name."""
     section = (kept.spec or {}).get("model") or {}
-    return redact(str(section.get("name") or section.get("uri") or "-"))
+    return redact(str(section.get("uri") or "-"))
 
 
 def engine(kept: Kept) -> str:
