@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--variants", default="plain,staged", help=f"of {', '.join(VARIANTS)}; default: %(default)s")
     parser.add_argument("--only", default=",".join(STEPS), help="steps; default: all, in this order: %(default)s")
     parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
-    parser.add_argument("--together", type=int, help="services up at once (default: 4 on GPUs, 1 on a CPU)")
+    parser.add_argument("--together", type=int, help="services up at once (default: 3 on GPUs, 1 on a CPU)")
     parser.add_argument("--models", type=Path, default=kept / "models", help="where models are made")
     parser.add_argument("--kept", type=Path, default=kept / "lane", help="where the yardstick's answers are kept")
     parser.add_argument("--out", type=Path, default=Path("gpu-lane.jsonl"), help="default: %(default)s")
@@ -62,7 +62,7 @@ def main() -> int:
             kept=arguments.kept / f"{shape.name}-{found['vllm']}.json",
             records=records.Records(arguments.out, common),
             budget=arguments.budget,
-            together=arguments.together or (1 if shape.device == "cpu" else 4),
+            together=arguments.together or (1 if shape.device == "cpu" else 3),
         )
         lanes.run(variants, steps)
         return int(lanes.records.failed > 0)

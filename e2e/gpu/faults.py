@@ -18,12 +18,10 @@ from kvserving_operator.api.v1alpha1 import RoleName
 from kvserving_operator.local import procfs
 
 from .asked import ANSWER, Asked, compare
-from .counted import gauges
 from .engine import Answer
 from .steps import FEW_TOKENS, VICTIMS, Found, Yardstick, long_prompts
 
 BACK_SECONDS = 180.0
-SEEN_SECONDS = 30.0
 ABORTS = 32
 _LOST = (aiohttp.ClientError, AssertionError, TimeoutError)
 """How a request ends whose engine is gone; ``ask`` raises AssertionError for a status."""
@@ -73,6 +71,7 @@ async def prefill_killed(asked: Asked, yardstick: Yardstick) -> Found:
 
 async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
     """Kill every process of an engine at once, as when its container runs out of memory."""
+    alone = (await asked.transfer(asked.shape.long_prompt, f"before {role} is killed"))["decode"]
     prompts, right = long_prompts(asked), yardstick.long
     salts = [f"killed {role} {number}" for number in range(VICTIMS)]
     params = await asyncio.gather(*(asked.handed(*of) for of in zip(prompts, salts, strict=True)))
@@ -80,7 +79,7 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
     legs = [
         asyncio.ensure_future(asked.fetched(*of, tokens=FEW_TOKENS)) for of in zip(prompts, salts, params, strict=True)
     ]
-    seen = await _until_some_run(asked.decode)
+    await asyncio.wait(legs, timeout=alone / 2)
     ended_before = sum(leg.done() for leg in legs)
     killed = time.monotonic()
     procfs.send(procfs.session_processes(pod["pid"]), signal.SIGKILL)
@@ -98,7 +97,7 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
     found = [await asked.routed(asked.texts.of(tokens), f"after {role} {tokens}") for tokens in asked.shape.lengths]
     after = compare(yardstick.lengths, found)
     rest = await asked.idle()
-    problems = [] if seen and ended_before < VICTIMS else ["no transfer was under way when the engine was killed"]
+    problems = [] if ended_before < VICTIMS else ["no transfer was under way when the engine was killed"]
     problems += [f"{one['others']} other answers" for one in (compared, after) if one["others"]]
     problems += [] if rest["idle"] else [f"still held: {rest}"]
     lost = Counter(type(reply).__name__ for reply in replies if not isinstance(reply, Answer))
@@ -107,16 +106,6 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
         "last_request_ended": round(ended, 2), "back_after": round(took, 1), "served_after": served,
         "rest": rest, "problems": problems,
     }  # fmt: skip
-
-
-async def _until_some_run(url: str) -> bool:
-    """Wait until an engine holds KV or has requests; return whether it did."""
-    until = time.monotonic() + SEEN_SECONDS
-    while time.monotonic() < until:
-        usage, requests = await gauges(url)
-        if usage or requests:
-            return True
-    return False
 
 
 async def _answer_or_loss(leg: Awaitable[Answer]) -> Answer | Exception:

@@ -125,14 +125,9 @@ class Lanes:
     def _group(self, variants: list[Variant], names: Sequence[str], model: Path) -> None:
         stages = {variant.name: Stage(self.folder, self.engine_python) for variant in variants}
         with ThreadPoolExecutor(len(variants)) as pool:
-            up = dict(
-                zip(
-                    stages,
-                    pool.map(lambda each: self._up(each, stages[each.name], model, len(variants) > 1), variants),
-                    strict=True,
-                )
-            )
             try:
+                found = pool.map(lambda each: self._up(each, stages[each.name], model), variants)
+                up = dict(zip(stages, found, strict=True))
                 for name in names:
                     for variant in variants:
                         service = up[variant.name]
@@ -141,11 +136,11 @@ class Lanes:
             finally:
                 list(pool.map(Stage.clear, stages.values()))
 
-    def _up(self, variant: Variant, stage: Stage, model: Path, shared: bool) -> Service | None:
+    def _up(self, variant: Variant, stage: Stage, model: Path) -> Service | None:
         """Bring a variant up; None, and a record, when it does not come up."""
         started = time.monotonic()
         stage.up_seconds = max(1.0, self.left())
-        lane = Lane(variant.name, model, variant=variant, shape=self.shape, shared=shared)
+        lane = Lane(variant.name, model, variant=variant, shape=self.shape)
         try:
             service = stage.show(lane)
         except (AssertionError, subprocess.TimeoutExpired) as fault:

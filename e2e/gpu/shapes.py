@@ -34,6 +34,8 @@ class Shape:
     kv_token: int
     """Bytes of KV of a token."""
     staging: int
+    large_staging: int
+    """Takes the longest prompt."""
     scatter: tuple[int, int, int]
     """Requests that scatter the blocks, and their fewest and most tokens."""
     crowd: int
@@ -42,8 +44,8 @@ class Shape:
     """Tokens of a prompt whose transfer lasts long enough to be met by a fault."""
     kv_bytes: int | None = None
     """KV cache of an engine; None: what the engine takes by itself."""
-    tier_kv_bytes: int | None = None
-    """The same where tiers are looked at: small, so that few prompts evict."""
+    small_kv_bytes: int | None = None
+    """The same of the yardstick, and where tiers are looked at: few prompts evict."""
     l1: str = "16Gi"
 
     @property
@@ -61,11 +63,13 @@ GPU = Shape(
     timed=(512, 2000, 8000, 16000, 30000),
     kv_token=147_456,
     staging=512 * 2**20,
+    large_staging=5 * GIB,
     scatter=(400, 20, 3000),
     crowd=64,
     long_prompt=30000,
-    kv_bytes=20 * GIB,
-    tier_kv_bytes=8 * GIB,
+    # Every timed prompt on a fresh engine has blocks that none had before it; three such engines share a GPU.
+    kv_bytes=34 * GIB,
+    small_kv_bytes=8 * GIB,
 )
 TINY = Shape(
     name="tiny",
@@ -76,6 +80,7 @@ TINY = Shape(
     timed=(512, 2000),
     kv_token=4096,
     staging=8 * 2**20,
+    large_staging=32 * 2**20,
     scatter=(24, 20, 600),
     crowd=64,
     long_prompt=3000,

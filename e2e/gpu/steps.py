@@ -104,7 +104,10 @@ async def fresh(asked: Asked, _: Yardstick) -> Found:
 async def scattered(asked: Asked, _: Yardstick) -> Found:
     """Time transfers after traffic."""
     await asked.scatter("before times")
-    return await transfers(asked, "scattered", slow=_slow(asked))
+    before = await counters(asked.prefill)
+    found = await transfers(asked, "scattered", slow=_slow(asked))
+    found["problems"] += _unstaged(asked, since(before, await counters(asked.prefill)))
+    return found
 
 
 async def token_ids(asked: Asked, yardstick: Yardstick) -> Found:
@@ -144,7 +147,7 @@ async def crowd(asked: Asked, yardstick: Yardstick) -> Found:
         "counted": counted,
         "rest": rest,
         "slot_tokens": asked.shape.slot_tokens,
-        "problems": problems + _held(rest),
+        "problems": problems + _held(rest) + _unstaged(asked, counted),
     }
 
 
@@ -183,7 +186,7 @@ async def _first_token(asked: Asked, tokens: int, number: int) -> Found:
 
 async def _flood(asked: Asked, salt: str) -> None:
     """Take all of prefill's own cache for other prompts."""
-    size = asked.shape.tier_kv_bytes
+    size = asked.shape.small_kv_bytes
     tokens = size // asked.shape.kv_token if size else asked.shape.context * 4
     each = min(3000, asked.shape.context // 2)
     names = [f"flood {salt} {at}" for at in range(tokens // each + 2)]
@@ -191,13 +194,19 @@ async def _flood(asked: Asked, salt: str) -> None:
 
 
 def _slow(asked: Asked) -> bool:
-    return asked.name.startswith("kvcached") and "staged" not in asked.name
+    return asked.name.startswith("kvcached") and "large" not in asked.name
 
 
 def _wall_ms(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the median of decode's leg beyond a hit, the least and the most, in milliseconds."""
     walls = [1e3 * (one["decode"] - one["hit"]) for one in of]
     return {"median": round(statistics.median(walls), 2), "least": round(min(walls), 2), "most": round(max(walls), 2)}
+
+
+def _unstaged(asked: Asked, counted: Mapping[str, float]) -> list[str]:
+    """Scattered blocks of GPUs are worth staging; on a CPU nothing need be."""
+    expected = "staged" in asked.name and asked.shape.device == "gpu"
+    return ["no transfer was staged"] if expected and not counted.get("staged") else []
 
 
 def _held(rest: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,8 @@ class Variant:
 
     name: str
     staged: bool = False
+    large: bool = False
+    """Whether the staging memory takes the longest prompt, and not only two of the crowd."""
     kvcached: bool = False
     tiers: bool = False
     prefill: int = 1
@@ -28,9 +30,11 @@ VARIANTS = {
         Variant("single", prefill=0),
         Variant("plain"),
         Variant("staged", staged=True),
+        Variant("staged-large", staged=True, large=True),
         Variant("staged-l1", staged=True, tiers=True),
         Variant("kvcached", kvcached=True),
         Variant("kvcached-staged", staged=True, kvcached=True),
+        Variant("kvcached-staged-large", staged=True, large=True, kvcached=True),
         Variant("kvcached-staged-l1", staged=True, kvcached=True, tiers=True),
     )
 }
@@ -38,11 +42,10 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class Lane(Topology):
-    """A variant with the model of a shape. ``shared``: other services' engines are on the same GPUs."""
+    """A variant with the model of a shape."""
 
     variant: Variant = VARIANTS["plain"]
     shape: Shape = GPU
-    shared: bool = True
 
     def text(self, name: str) -> str:
         """Return the object under ``name``."""
@@ -59,7 +62,8 @@ class Lane(Topology):
         }
         if variant.prefill:
             spec["prefill"] = {"replicas": variant.prefill}
-            staging = str(shape.staging) if variant.staged else "0"
+            size = shape.large_staging if variant.large else shape.staging
+            staging = str(size) if variant.staged else "0"
             spec["transfer"] = {"lease": f"{LEASE_SECONDS}s", "stagingMemory": staging}
         if variant.kvcached:
             spec["kvcached"] = {"enabled": True}
@@ -70,11 +74,11 @@ class Lane(Topology):
         )
 
     def engine_arguments(self) -> list[str]:
-        """Return the arguments of the engines. kvcached sizes GPU memory itself, and takes a GPU for itself."""
-        shape = self.shape
+        """Return the arguments of the engines; their cache is fixed, as others share the GPU, not with kvcached."""
+        shape, variant = self.shape, self.variant
         words = ["--enforce-eager", f"--max-model-len={shape.context}", f"--dtype={shape.dtype}"]
-        size = shape.tier_kv_bytes if self.variant.tiers else shape.kv_bytes
-        if size is not None and self.shared and not self.variant.kvcached:
+        size = shape.small_kv_bytes if variant.tiers or not variant.prefill else shape.kv_bytes
+        if size is not None and not variant.kvcached:
             words += [f"--kv-cache-memory-bytes={size}", "--gpu-memory-utilization=0.1"]
         return words
 

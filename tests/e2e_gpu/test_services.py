@@ -13,8 +13,8 @@ from e2e.gpu.variants import VARIANTS, Lane, Variant, groups
 from kvserving_operator.api.load import load
 
 
-def spec(variant: Variant, shape: Shape = GPU, *, shared: bool = True) -> dict[str, object]:
-    lane = Lane(variant.name, Path("/models/lane"), variant=variant, shape=shape, shared=shared)
+def spec(variant: Variant, shape: Shape = GPU) -> dict[str, object]:
+    lane = Lane(variant.name, Path("/models/lane"), variant=variant, shape=shape)
     found: dict[str, object] = json.loads(lane.text(variant.name))["spec"]
     return found
 
@@ -33,11 +33,16 @@ def test_only_the_staging_memory_tells_plain_from_staged() -> None:
 
 
 def test_engines_that_share_a_gpu_have_a_fixed_cache_and_those_under_kvcached_none() -> None:
-    fixed = "--kv-cache-memory-bytes=21474836480"
-    for name, there in (("plain", True), ("kvcached", False), ("kvcached-staged", False)):
-        lane = Lane(name, Path("/m"), variant=VARIANTS[name])
-        assert (fixed in lane.engine_arguments()) is there
-    assert fixed not in Lane("plain", Path("/m"), variant=VARIANTS["plain"], shared=False).engine_arguments()
+    fixed = {"plain": 34, "staged": 34, "staged-l1": 8, "single": 8, "kvcached": 0, "kvcached-staged": 0}
+    for name, size in fixed.items():
+        words = Lane(name, Path("/m"), variant=VARIANTS[name]).engine_arguments()
+        found = [word for word in words if "memory" in word]
+        assert found == ([f"--kv-cache-memory-bytes={size * 2**30}", "--gpu-memory-utilization=0.1"] if size else [])
+
+
+def test_what_is_timed_on_a_fresh_engine_takes_blocks_that_none_had_before() -> None:
+    assert GPU.kv_bytes is not None
+    assert (4 * sum(GPU.timed) + 2 * 4000) * GPU.kv_token < GPU.kv_bytes
 
 
 def test_services_under_kvcached_are_up_alone_and_others_as_many_as_fit() -> None:
@@ -50,6 +55,7 @@ def test_services_under_kvcached_are_up_alone_and_others_as_many_as_fit() -> Non
 def test_two_prompts_of_the_crowd_fill_the_staging_memory(shape: Shape) -> None:
     each = shape.slot_tokens * shape.kv_token
     assert 2 * each <= shape.staging < 3 * each
+    assert max(*shape.lengths, *shape.timed) * shape.kv_token < shape.large_staging
     assert max(*shape.lengths, *shape.timed, shape.slot_tokens) < shape.context
 
 

@@ -191,7 +191,7 @@ def test_transfers_are_timed_four_times_and_slow_ones_once(tmp_path: Path, monke
     assert len(looked(tmp_path, steps.fresh)["transfers"]["64"]) == 4
     monkeypatch.setattr(steps, "SLOW_BYTES", 0)
     assert len(looked(tmp_path, steps.fresh, name="kvcached")["transfers"]["64"]) == 1
-    assert len(looked(tmp_path, steps.fresh, name="kvcached-staged")["transfers"]["64"]) == 4
+    assert len(looked(tmp_path, steps.fresh, name="kvcached-staged-large")["transfers"]["64"]) == 4
 
 
 def test_an_engine_killed_while_it_pulls_loses_requests_and_answers_none_wrong(
