@@ -79,7 +79,9 @@ class Memory:
         def effect() -> None:
             self.chunks[chunk] = self.rows[pull.slot.offset][first : first + count]
 
-        return self._ask(("chunk", chunk), effect)
+        flight = self._ask(("chunk", chunk), effect)
+        flight["pull"] = pull
+        return flight
 
     def done(self, handle: dict[str, Any]) -> bool:
         if handle["over"] and handle["bad"]:
@@ -319,6 +321,24 @@ def test_a_read_that_never_ends_costs_its_chunk_and_stops_nobody_else() -> None:
     held["over"] = True
     pipe.turn(now)
     assert pipe.idle
+
+
+def test_a_pull_whose_every_read_hangs_leaves_chunks_to_others() -> None:
+    memory = Memory()
+    stuck, other = pull(memory, 0, rows=12), pull(memory, 1, rows=12)
+    pipe = pipeline(memory, chunks=2)
+    pipe.submit(stuck, 0.0)
+    pipe.submit(other, 0.0)
+    now = 0.0
+    while not other.final:
+        pipe.turn(now)
+        for flight in [each for each in memory.flying if each.get("pull") is not stuck and not each["over"]]:
+            flight["over"] = True
+            flight["effect"]()
+        now += 0.01
+        assert now < STALL
+    assert correct(memory, other)
+    assert stuck.state is State.READING
 
 
 def test_with_every_chunk_lost_a_pull_fails_instead_of_waiting_for_ever() -> None:
