@@ -143,15 +143,6 @@ def test_a_tier_that_workers_own_reaches_the_engines_and_is_left_out_on_demand(m
     assert all(p["ready"] for p in machine.state()["pods"])
 
 
-def test_kvcached_is_refused_with_the_way_out(machine: Machine) -> None:
-    file = Path(machine.file(more="  kvcached: {enabled: true}"))
-    file.write_text(file.read_text().replace("device: cpu", "version: 0.30.0"))
-    done = machine.result(machine.up(str(file)))
-    assert done.returncode == 3
-    assert "spec.kvcached: this arrives with a later release" in done.stderr
-    assert "--without-tiers" in done.stderr
-
-
 def test_what_this_machine_lacks_is_exit_status_3(machine: Machine) -> None:
     for args, word in (
         (("--engine-python", "/no/such"), "--engine-python: /no/such is not a program"),

@@ -72,6 +72,14 @@ def test_a_missing_module_of_the_engines_is_named(
     assert way_out in problem
 
 
+def test_engines_without_the_kvcached_that_they_are_to_run_under_are_refused(directory: ServiceDir) -> None:
+    elastic = run_of(engine(env=[{"name": "ENABLE_KVCACHED", "value": "true"}]))
+    [problem] = problems(elastic, directory)
+    assert problem.startswith("spec.kvcached.enabled is true, but the engines' Python /env/bin/python has no module")
+    assert "--without-tiers" in problem
+    assert problems(elastic, directory, has(*ALL.modules, "kvcached")) == ()
+
+
 def test_an_environment_without_vllm_is_one_fault_and_names_the_one_beside_the_command(
     directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

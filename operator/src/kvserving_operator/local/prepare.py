@@ -12,11 +12,6 @@ from .errors import EnvironmentFault
 from .run import Run
 from .state import ServiceDir
 
-LATER = (
-    "spec.kvcached: this arrives with a later release of the connector; `kvserving up --without-tiers` runs the service"
-    " without spec.cache and spec.kvcached"
-)
-
 
 @dataclass(frozen=True)
 class Options:
@@ -84,8 +79,6 @@ def _without_tiers(serving: KVServing, leave_out: bool) -> tuple[KVServing, tupl
     spec = serving.spec
     cache = spec.cache
     if not leave_out:
-        if spec.kvcached.enabled:
-            raise EnvironmentFault(LATER)
         return serving, ()
     tiers = cache.l1 is not None or cache.l2 is not None or bool(cache.connectors)
     asked = [field for field, there in (("cache", tiers), ("kvcached", spec.kvcached.enabled)) if there]
