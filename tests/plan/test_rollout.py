@@ -270,3 +270,65 @@ def test_progress_changes_with_pods_proofs_and_traffic_alone() -> None:
 def test_settings_come_from_the_spec() -> None:
     rollout = {"strategy": "Recreate", "maxUnavailable": 2, "paused": True, "progressDeadline": "5m"}
     assert Settings.of(serving(pair(rollout=rollout)).spec.rollout) == Settings("Recreate", 1, 2, True, 300.0)
+
+
+ZERO = Set("a", NONE, NONE, NONE, VERIFIED)
+
+
+@pytest.mark.parametrize("settings", [DEFAULT, Settings(strategy="Recreate")], ids=["paired", "recreate"])
+@pytest.mark.parametrize("counts", [(0, 0), (1, 0), (0, 1)])
+def test_at_zero_the_traffic_stays_with_the_set_that_had_it(settings: Settings, counts: tuple[int, int]) -> None:
+    wanted = Wanted("b", counts[1], counts[0], 1)
+    of = world(running("a", 1, 1, 1), running("b", 1, 1, 1)._replace(verification=UNKNOWN))
+    for _ in range(10):
+        planned = step(of, wanted, settings, now=1e9)
+        assert not [d for d in planned.decisions if isinstance(d, (Switch, Remove, Fail))]
+        for change in planned.changes:
+            of = applied(of, change, Rules())
+        of = settle(of)
+    assert planned.phase is Phase.PAUSED
+    assert [d.reason for d in planned.decisions if isinstance(d, Wait)] == [Reason.SUSPENDED]
+    assert of.named("a").empty
+    # One is asked for again: what is not proven comes up without traffic, and gets it with its proof.
+    back = step(of, Wanted("b", 1, 1, 1), settings)
+    assert {type(c) for c in back.changes} == {Scale}
+    assert {c.revision for c in back.changes if isinstance(c, Scale)} == {"b"}
+    up = of.with_set(running("b", 1, 1, 1))
+    assert step(up.with_set(up.named("b")._replace(verification=UNKNOWN)), Wanted("b", 1, 1, 1), settings).changes == ()
+    assert step(up, Wanted("b", 1, 1, 1), settings).changes == (Switch(("b",)),)
+
+
+@pytest.mark.parametrize("settings", [DEFAULT, Settings(strategy="Recreate")], ids=["paired", "recreate"])
+def test_a_failure_holds_through_zero_and_what_served_comes_back(settings: Settings) -> None:
+    failed = running("b", 1, 1, 1)._replace(verification=FAILED)
+    of = world(running("a", 2, 2, 1), failed, failed="b")
+    for count in (0, 2):
+        wanted = Wanted("b", count, count, 1)
+        for _ in range(12):
+            planned = step(of, wanted, settings)
+            assert planned.phase is Phase.STOPPED
+            assert not [c for c in planned.changes if isinstance(c, (Switch, Remove))]
+            for change in planned.changes:
+                of = applied(of, change, Rules())
+            of = settle(of)
+            of = of.with_set(of.named("b")._replace(verification=FAILED))
+        assert (of.named("a").prefill.ready, of.named("a").decode.ready) == (count, count)
+    assert of.traffic == ("a",)
+
+
+def test_a_recreation_that_fails_gives_way_to_what_served_before() -> None:
+    recreate, wanted = Settings(strategy="Recreate"), Wanted("b", 2, 2)
+    of = world(ZERO._replace(router=None), running("b", 2, 2)._replace(verification=FAILED))
+    first = step(of, wanted, recreate)
+    assert kinds(first) == [Fail, Drain, Drain]
+    assert {(c.revision, c.count) for c in first.changes if isinstance(c, Drain)} == {("b", 0)}
+    gone = world(ZERO._replace(router=None), Set("b", verification=FAILED), failed="b")
+    assert step(gone, wanted, recreate).changes == (Scale("a", "prefill", 2), Scale("a", "decode", 2))
+
+
+def test_paused_at_zero_and_back_the_set_with_traffic_gets_the_numbers() -> None:
+    paused = Settings(paused=True)
+    down = step(world(running("a", 2, 2), running("b", 1, 1)), Wanted("b", 0, 0), paused)
+    assert {(c.revision, c.count) for c in down.changes if isinstance(c, Drain)} == {("a", 0)}
+    back = step(world(ZERO._replace(router=None), Set("b")), Wanted("b", 2, 2), paused)
+    assert back.changes == (Scale("a", "prefill", 2), Scale("a", "decode", 2))

@@ -349,7 +349,8 @@ def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
         if not leaf.holds and leaf.reason in _WORKING:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
     for revision in revisions(facts.view):
-        if facts.plan is not None and revision != facts.plan.revision:
+        resting = facts.rollout is not None and facts.rollout.resting
+        if facts.plan is not None and revision != facts.plan.revision and not resting:
             message = f"revision {revision[:8]} is still there"
             if facts.rollout is not None:
                 return Condition("Progressing", "True", facts.rollout.reason, f"{message}: {facts.rollout.message}")

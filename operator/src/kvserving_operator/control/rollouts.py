@@ -7,7 +7,7 @@ are in the status, so that an operator that restarts goes on.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,7 +42,8 @@ _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 @dataclass(frozen=True)
 class Failure:
-    """A rollout that failed. It holds for this ``generation`` of the object: a change of the spec tries anew."""
+    """A rollout that failed. It holds for this ``generation`` of the object: a change of the spec tries anew, but for
+    one that only suspends the object or ends that."""
 
     revision: str
     generation: int
@@ -86,6 +87,11 @@ class Rollout:
         return others or self.phase in (Phase.STOPPED, Phase.PAUSED)
 
     @property
+    def resting(self) -> bool:
+        """Whether it waits for somebody to ask for engines again."""
+        return self.phase is Phase.PAUSED and self.wanted.off
+
+    @property
     def phase(self) -> Phase:
         """Where it is."""
         return self.step.phase
@@ -111,6 +117,9 @@ class _Memory:
     progress: tuple[object, ...] | None = None
     progressed_at: float = 0.0
     failure: Failure | None = None
+    generation: int = 0
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    """What the object asked for when it was looked at last, ``suspend`` apart; empty in a process that did not."""
 
 
 class Rollouts:
@@ -137,8 +146,7 @@ class Rollouts:
         memory = self._memories.get(uid)
         if memory is None:
             memory = self._memories[uid] = _recall(view, moment)
-        if memory.failure is not None and memory.failure.generation != view.serving.generation:
-            memory.failure = None
+        _renew(memory, view)
         behind = sets.traffic(view, routed=wanted.router is not None, told=_told(view.serving.status))
         observed = sets.observe(view, behind, proofs)
         if not behind and set(sets.revisions(view)) <= {plan.revision}:
@@ -236,6 +244,16 @@ def _told(status: Mapping[str, Any]) -> tuple[str, ...]:
     if not isinstance(listed, list):
         return (str(status.get("revision") or ""),)
     return tuple(str(s.get("revision")) for s in listed if isinstance(s, Mapping) and s.get("traffic"))
+
+
+def _renew(memory: _Memory, view: View) -> None:
+    """Take note of the generation of the object: another spec is another attempt."""
+    generation, former = view.serving.generation, memory.failure
+    asked = {name: value for name, value in view.serving.spec.items() if name != "suspend"}
+    if former is not None and former.generation != generation:
+        same = former.generation == memory.generation and asked == memory.spec
+        memory.failure = replace(former, generation=generation) if same else None
+    memory.generation, memory.spec = generation, asked
 
 
 def _recall(view: View, now: float) -> _Memory:

@@ -51,9 +51,9 @@ def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step
     failed = at.goal_set.verification is Verification.FAILED
     if failed or (observed.failed == goal and goal not in at.traffic):
         return _stopped(at, observed, at.goal_set.failure or "its verification failed")
-    step = _paused(at) if settings.paused else _forward(at)
+    step = _paused(at) if settings.paused and not wanted.off else _forward(at)
     waits = [d for d in step.decisions if isinstance(d, Insufficient) or (isinstance(d, Wait) and d.bounded)]
-    if step.changes or not waits or observed.now - observed.progressed_at <= settings.progress_deadline:
+    if step.changes or not waits or wanted.off or observed.now - observed.progressed_at <= settings.progress_deadline:
         return step
     why = f"no progress for {settings.progress_deadline:g} s: {waits[0].message}"
     helps = goal in at.traffic and at.serves(at.goal_set)
@@ -91,13 +91,15 @@ def _paired(at: Board) -> Step:
 
 def _recreate(at: Board) -> Step:
     """The others stop, then the goal starts. The traffic stays where it was named until the goal is proven."""
-    if (short := moves.short_to_recreate(at)) is not None:
+    off = at.wanted.off
+    if not off and (short := moves.short_to_recreate(at)) is not None:
         return Step(Phase.PROGRESSING, (short,))
     if any((s.pods(role) or NONE).existing or (s.pods(role) or NONE).wanted for s in at.others for role in ENGINES):
         changes, _ = moves.retire(at.with_traffic(()))
         return Step(Phase.PROGRESSING, tuple(changes)) if changes else _waiting(at)
-    ready = at.proven(at.goal_set) or (at.wanted.off and moves.complete(at.goal_set, at)) or not at.traffic
-    if ready and at.traffic != (at.goal,) and (at.wanted.off or at.serves(at.goal_set)):
+    held = at.settings.paused or (off and at.goal not in at.traffic)
+    ready = not at.traffic or (moves.complete(at.goal_set, at) if off else at.proven(at.goal_set))
+    if ready and at.traffic != (at.goal,) and (not held or not at.traffic) and (off or at.serves(at.goal_set)):
         return Step(Phase.PROGRESSING, (Switch((at.goal,)),))
     changes, after = moves.size(at, at.aim)
     return _step(at, after if at.goal in at.traffic else after.with_traffic(()), changes)
@@ -123,10 +125,15 @@ def _stopped(at: Board, observed: Observation, why: str) -> Step:
         return Step(Phase.STOPPED, (*recorded, *_forward(at).decisions))
     sound = [s for s in at.others if at.serves(s) and s.verification is not Verification.FAILED]
     rest = tuple(s.revision for s in sound if s.revision in at.traffic)
-    if not rest or at.goal in at.traffic:
+    if at.goal in at.traffic or (not rest and at.traffic != (fallback,)):
         return Step(Phase.STOPPED, (*recorded, Switch(rest or (fallback,))))
     changes, after, aim = _carry(at, fallback)
-    retired, trial = moves.retire(after, at.goal, at.settings.max_surge)
+    kept = 0 if at.wanted.off else at.settings.max_surge
+    if not rest and at.settings.strategy == "Recreate":
+        kept = 0
+        if any((p := at.pods(at.goal, role)).wanted or p.existing > p.draining for role in ENGINES):
+            changes, after = [], replace(at, goal=fallback, trusted=True)
+    retired, trial = moves.retire(after, at.goal, kept)
     if moves.outgrows(trial, aim):
         retired, trial = moves.retire(after, at.goal)
     after = trial
@@ -139,8 +146,12 @@ def _stopped(at: Board, observed: Observation, why: str) -> Step:
 def _paused(at: Board) -> Step:
     """The rollout holds; the newest set that serves follows the numbers of the object."""
     held = Wait("resumed", Reason.ROLLING_OUT, "spec.rollout.paused is set: set it to false to go on")
-    serving = [s.revision for s in at.sets if s.revision in at.traffic and at.serves(s)]
-    changes = _carry(at, serving[0])[0] if serving else []
+    behind = [s for s in at.sets if s.revision in at.traffic]
+    carriers = [s for s in behind if at.serves(s)]
+    if not any((s.pods(role) or NONE).wanted for s in at.sets for role in ENGINES):
+        # Back from zero.
+        carriers = [s for s in behind if s.verification is not Verification.FAILED]
+    changes = _carry(at, carriers[0].revision)[0] if carriers else []
     return Step(Phase.PAUSED, (*changes, held))
 
 
@@ -168,7 +179,11 @@ def _waiting(at: Board) -> Step:
     complete = moves.complete(goal, at)
     if not moving and at.traffic == (at.goal,) and complete:
         return Step(Phase.COMPLETE)
-    return Step(Phase.PROGRESSING, (_wait(at, complete, moving or at.traffic != (at.goal,)),))
+    off = at.wanted.off
+    if off and complete and not any(at.occupied(s) for s in at.others):
+        message = f"no engines are asked for: the rollout to revision {at.goal} goes on when some are"
+        return Step(Phase.PAUSED, (Wait("asked for", Reason.SUSPENDED, message),))
+    return Step(Phase.PROGRESSING, (_wait(at, complete, not off and (moving or at.traffic != (at.goal,))),))
 
 
 def _wait(at: Board, complete: bool, bounded: bool) -> Decision:

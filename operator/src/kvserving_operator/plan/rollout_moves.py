@@ -37,14 +37,19 @@ def in_flight(at: Board) -> bool:
 
 
 def fallback(at: Board, failed: str | None) -> str | None:
-    """The set that serves when the goal does not: the newest with traffic, else the newest that is verified."""
-    sound = [
+    """The set that serves when the goal does not: the newest with traffic, else the newest that is verified.
+
+    Where none serves, it is the newest with traffic all the same: one that was told to stop keeps it until another
+    set is proven.
+    """
+    known = [
         s
         for s in at.others
-        if at.serves(s) and s.verification is not Verification.FAILED and s.revision not in (failed, at.wanted.revision)
+        if s.verification is not Verification.FAILED and s.revision not in (failed, at.wanted.revision)
     ]
-    with_traffic = [s for s in sound if s.revision in at.traffic]
-    found = with_traffic or [s for s in sound if at.proven(s)]
+    sound = [s for s in known if at.serves(s)]
+    behind = [s for s in known if s.revision in at.traffic]
+    found = [s for s in behind if at.serves(s)] or [s for s in sound if at.proven(s)] or behind
     return found[0].revision if found else None
 
 

@@ -179,7 +179,7 @@ class Remove:
 class Wait:
     """Nothing is to be done until ``what`` has happened. ``bounded`` waits are ended by the progress deadline."""
 
-    what: Literal["ready", "verified", "drained", "resumed", "room", "undone"]
+    what: Literal["ready", "verified", "drained", "resumed", "room", "undone", "asked for"]
     reason: Reason
     message: str
     bounded: bool = False
