@@ -74,7 +74,7 @@ class Stage:
     def __post_init__(self) -> None:
         self.api = FakeApi()
         self.pods: list[Pod] = []
-        self.clock = 1_000_000.0
+        self.clock = self.looked = 1_000_000.0
         self.mixed: list[str] = []
         self._numbers = itertools.count(1)
         self._generation = 0
@@ -84,6 +84,7 @@ class Stage:
     def restart(self) -> None:
         """Another operator process takes over: it knows what the cluster has, and nothing else."""
         kube: Any = self.api
+        until = self.looked
         self.store = Store(lambda _: None)
         for resource in CHILDREN:
             for (kind, _, _), body in self.api.objects.items():
@@ -106,9 +107,10 @@ class Stage:
             Recorder(kube, "test", lambda _: None),
             CLUSTER,
             wall=lambda: datetime.fromtimestamp(self.clock, UTC),
+            watched_until=lambda: until,
         )
         for pod in self.pods:
-            self._tell(pod)
+            self.tell(pod)
 
     def change(self, spec: Json) -> None:
         """The user applies ``spec``."""
@@ -137,6 +139,7 @@ class Stage:
     async def tick(self, seconds: float = 5.0) -> None:
         """The operator looks once, its probes end, and the cluster goes one step on."""
         self.clock += seconds
+        self.looked = self.clock
         await self.reconciler.run(KEY)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -257,11 +260,11 @@ class Stage:
         body = {"metadata": metadata, "spec": template["spec"]}
         pod = Pod(body, owner, digest, loads=1 if router else self.loads)
         self.pods.append(pod)
-        self._tell(pod)
+        self.tell(pod)
 
     def _stop(self, pod: Pod) -> None:
         pod.drains = self.drains
-        self._tell(pod)
+        self.tell(pod)
 
     def _live(self) -> None:
         """A tick of the kubelet."""
@@ -274,9 +277,9 @@ class Stage:
                     self.store.remove_pod(KEY, metadata["name"], metadata["uid"], version)
             elif pod.loads > 0 and pod.revision not in self.stuck:
                 pod.loads -= 1
-                self._tell(pod)
+                self.tell(pod)
 
-    def _tell(self, pod: Pod) -> None:
+    def tell(self, pod: Pod) -> None:
         metadata = {**pod.body["metadata"], "resourceVersion": str(next(self._numbers))}
         if pod.leaving:
             metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"

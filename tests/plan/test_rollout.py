@@ -8,7 +8,8 @@ import pytest
 from tests.plan.rollout_world import NONE, Group, Rules, Set, World, applied, observe, running
 from tests.plan.support import pair, serving
 
-from kvserving_operator.plan.rollout import next_step, progress
+from kvserving_operator.plan.rollout import next_step
+from kvserving_operator.plan.rollout_progress import gains, reached
 from kvserving_operator.plan.rollout_types import (
     Drain,
     Fail,
@@ -259,12 +260,28 @@ def test_a_lost_record_of_the_traffic_is_made_again_from_what_serves() -> None:
     assert step(world(running("a", 2, 2), Set("b"), traffic=()), Wanted("b", 2, 2)).changes == (Switch(("a",)),)
 
 
-def test_progress_changes_with_pods_proofs_and_traffic_alone() -> None:
+def test_progress_is_what_the_goal_gains_and_the_others_lose() -> None:
     seen = observe(world(running("a", 2, 2), Set("b", Group(1, 1, 0), Group(1, 0, 1))), Rules())
-    assert progress(seen) == progress(replace(seen, now=5.0))
-    started = observe(world(running("a", 2, 2), Set("b", Group(1, 0, 1), Group(1, 0, 1))), Rules())
-    assert progress(seen) != progress(started)
-    assert progress(seen) != progress(replace(seen, traffic=("b",)))
+    before = reached(seen, "b")
+    assert not gains(before, reached(replace(seen, now=5.0), "b"))[1]
+    up = observe(world(running("a", 2, 2), Set("b", Group(1, 0, 1), Group(1, 0, 1))), Rules())
+    assert gains(before, reached(up, "b"))[1]
+    best, _ = gains(before, reached(up, "b"))
+    assert not gains(best, before)[1]
+    assert not gains(best, reached(up, "b"))[1], "what was lost and comes back"
+    assert gains(best, reached(replace(up, traffic=("b", "a")), "b"))[1]
+    assert gains(best, reached(observe(world(running("a", 1, 2), Set("b")), Rules()), "b"))[1]
+    assert not gains(best, reached(observe(world(running("a", 3, 2), Set("b")), Rules()), "b"))[1]
+
+
+def test_changes_that_are_refused_are_no_movement_and_the_failure_names_why() -> None:
+    of = world(running("a", 2, 2), Set("b"))
+    planned = step(of, Wanted("b", 2, 2), now=3601.0, refused="Deployment b: taken")
+    assert planned.phase is Phase.STOPPED
+    assert isinstance(planned.decisions[0], Fail)
+    assert planned.decisions[0].message.endswith("no progress for 3600 s: Deployment b: taken")
+    assert step(of, Wanted("b", 2, 2), now=3601.0).phase is Phase.PROGRESSING
+    assert step(of, Wanted("b", 2, 2), now=3600.0, refused="Deployment b: taken").phase is Phase.PROGRESSING
 
 
 def test_settings_come_from_the_spec() -> None:

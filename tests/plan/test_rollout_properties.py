@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.plan.rollout_explorer import misstep
 from tests.plan.rollout_world import Group, Rules, Set, World
 
-from kvserving_operator.plan.rollout import next_step, progress
+from kvserving_operator.plan.rollout import next_step
+from kvserving_operator.plan.rollout_progress import gains, reached
 from kvserving_operator.plan.rollout_types import (
     Drain,
     Observation,
@@ -100,7 +101,7 @@ def test_any_observation_has_a_step_and_is_left_as_it_was(
     step = next_step(observed, wanted, chosen)
     assert step == next_step(observed, wanted, chosen)
     assert step.decisions or step.phase.value == "Complete"
-    progress(observed)
+    assert gains(reached(observed, wanted.revision), reached(observed, wanted.revision))[1] is False
     for change in step.changes:
         if isinstance(change, (Scale, Drain)):
             pods = next((s.pods(change.role) for s in observed.sets if s.revision == change.revision), None) or Pods()

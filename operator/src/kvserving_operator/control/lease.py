@@ -49,6 +49,8 @@ class Lock(BaseLock):
         """What keeps this process from the Lease, another holder apart; empty when nothing does."""
         self._refused = False
         self.renewed: float | None = None
+        self.held_before: float | None = None
+        """When the last holder wrote the Lease before this one took it, on the wall clock."""
 
     async def get(self, name: str, namespace: str) -> Any:
         """Return (true, record), or (false, error) when there is no Lease or no answer."""
@@ -104,6 +106,7 @@ class Lock(BaseLock):
     async def _write(self, holder: str, duration: Any, *, create: bool) -> bool:
         sent = self._now()
         spec = dict(self._lease.get("spec") or {})
+        former = spec.get("renewTime")
         stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         if spec.get("holderIdentity") != holder or "acquireTime" not in spec:
             spec["acquireTime"] = stamp
@@ -123,6 +126,8 @@ class Lock(BaseLock):
             self._say(f"no answer within {self._timeout:.1f} s")
             return False
         self.problem, self._refused = "", False
+        if self.renewed is None and isinstance(former, str):
+            self.held_before = datetime.fromisoformat(former).timestamp()
         self.renewed = sent
         return True
 
@@ -140,6 +145,11 @@ class Leadership:
     def problem(self) -> str:
         """What keeps this process from being elected, apart from another holder; empty when nothing does."""
         return self._lock.problem if self._lock is not None else ""
+
+    @property
+    def held_before(self) -> float | None:
+        """When the last holder wrote the Lease before this process took it; ``None`` where none is known."""
+        return self._lock.held_before if self._lock is not None else None
 
     def may_write(self) -> bool:
         """Whether a write that is sent now comes before any other operator may take over."""

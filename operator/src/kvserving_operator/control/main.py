@@ -215,7 +215,15 @@ class Process:
             monitoring_namespace=self._config.monitoring_namespace,
         )
         reconciler = Reconciler(
-            kube, self._store, applier, secrets, verifications, recorder, site, troubles=restarts.problems
+            kube,
+            self._store,
+            applier,
+            secrets,
+            verifications,
+            recorder,
+            site,
+            troubles=restarts.problems,
+            watched_until=lambda: self._leadership.held_before,
         )
 
         def take(found: preflight.Installed) -> None:

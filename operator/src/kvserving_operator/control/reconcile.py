@@ -110,7 +110,8 @@ def observed_of(view: View, optional_kinds: frozenset[str], planned: Engine | No
 class Reconciler:
     """Reconciles one object at a time per key. ``optional_kinds`` are installed kinds that a plan may use.
 
-    ``troubles`` tells of one object, by UID, what its engines suffer from.
+    ``troubles`` tells of one object, by UID, what its engines suffer from, ``watched_until`` when the last operator
+    still ran, on the wall clock; ``None`` where that is not known.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Reconciler:
         site: Site,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         troubles: Callable[[str], Mapping[tuple[str, str], Problem]] = lambda uid: {},
+        watched_until: Callable[[], float | None] = lambda: None,
     ) -> None:
         self._kube = kube
         self._store = store
@@ -136,7 +138,7 @@ class Reconciler:
         self._troubles = troubles
         self._uids: dict[Key, str] = {}
         self._contests = Contests()
-        self._rollouts = Rollouts()
+        self._rollouts = Rollouts(watched_until)
         self._engines: dict[str, Engine] = {}
         self._kept: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
         self.optional_kinds: frozenset[str] = frozenset()
@@ -184,6 +186,7 @@ class Reconciler:
         await self._secrets.ensure(view.serving, planned.generated_secrets, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
         await self._applier.adjust(view, rollout.adjustments, outcome)
+        self._rollouts.note(view.serving.uid, outcome.problems)
         delays = [standing.again for standing in standings.values()]
         facts = Facts(
             view=view,

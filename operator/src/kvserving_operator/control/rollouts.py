@@ -1,19 +1,20 @@
 """Rollouts of all objects: what the planner is told, what is remembered of it, and what its step makes of a plan.
 
-Nothing but two facts outlives a step: which revision has failed, and since when there was no progress. Both
-are in the status, so that an operator that restarts goes on.
+Nothing but two facts outlives a step: which revision has failed, and how long there was no progress. Both are in the
+status, so that an operator that restarts goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from ..api.v1alpha1 import KVServing, RoleName
 from ..plan import labels, multinode
-from ..plan.rollout import next_step, progress
+from ..plan.rollout import next_step
+from ..plan.rollout_progress import reached
 from ..plan.rollout_types import (
     ROLES,
     Drain,
@@ -34,7 +35,9 @@ from ..plan.types import Manifest, Plan
 from ..plan.workloads import ENGINES
 from ..reasons import Reason
 from . import sets
+from .failures import Problem
 from .observe import Child, View
+from .rollout_clock import LOOK, RolloutClock
 from .sets import Proof
 
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -114,10 +117,14 @@ class Rollout:
 
 @dataclass
 class _Memory:
-    progress: tuple[object, ...] | None = None
-    progressed_at: float = 0.0
+    clock: RolloutClock
     failure: Failure | None = None
     generation: int = 0
+    revision: str = ""
+    exchanging: bool = False
+    changed: bool = False
+    """Whether the last step had changes to make."""
+    refused: str = ""
     spec: Mapping[str, Any] = field(default_factory=dict)
     """What the object asked for when it was looked at last, ``suspend`` apart; empty in a process that did not."""
 
@@ -125,8 +132,14 @@ class _Memory:
 class Rollouts:
     """Decides for each object. It remembers what the status may not hold yet; without memory the status speaks."""
 
-    def __init__(self) -> None:
+    def __init__(self, watched_until: Callable[[], float | None] = lambda: None) -> None:
+        self._watched_until = watched_until
         self._memories: dict[str, _Memory] = {}
+
+    def note(self, uid: str, problems: Mapping[tuple[str, str], Problem]) -> None:
+        """Take note of what the last step of one object came to."""
+        refused = sorted(f"{kind} {name}: {p.message}" for (kind, name), p in problems.items() if kind in ENGINES)
+        self._memories[uid].refused = refused[0] if refused else ""
 
     def forget(self, uid: str) -> None:
         """Drop what is remembered of one object."""
@@ -145,32 +158,37 @@ class Rollouts:
         uid, moment = view.serving.uid, now.timestamp()
         memory = self._memories.get(uid)
         if memory is None:
-            memory = self._memories[uid] = _recall(view, moment)
-        _renew(memory, view)
+            memory = self._memories[uid] = _recall(view, moment, self._watched_until())
+        memory.clock.look(moment)
         behind = sets.traffic(view, routed=wanted.router is not None, told=_told(view.serving.status))
         observed = sets.observe(view, behind, proofs)
         if not behind and set(sets.revisions(view)) <= {plan.revision}:
             # A first set has nobody to take the traffic from, and its routers need not be made twice.
             observed = replace(observed, traffic=(plan.revision,))
-        reached = progress(observed)
-        if memory.progress not in (None, reached):
-            memory.progressed_at = moment
-        memory.progress = reached
+        exchanging = any(r != plan.revision for r in (*(s.revision for s in observed.sets), *observed.traffic))
+        _renew(memory, view, plan.revision, exchanging)
+        memory.clock.note(reached(observed, plan.revision))
+        endless = "the same changes are made again and again and do not last" if memory.changed else ""
         observed = replace(
             observed,
             failed=memory.failure.revision if memory.failure is not None else None,
             now=moment,
-            progressed_at=min(memory.progressed_at, moment),
+            progressed_at=memory.clock.since,
+            refused=memory.refused or endless,
         )
         settings = _settings(serving, view)
         step = next_step(observed, wanted, settings)
         for failed in (d for d in step.decisions if isinstance(d, Fail)):
             memory.failure = Failure(failed.revision, view.serving.generation, failed.message)
+        running = exchanging and step.phase is Phase.PROGRESSING and not wanted.off
+        memory.clock.run(running)
+        memory.changed = bool(step.changes)
+        rest = settings.progress_deadline - (moment - memory.clock.since)
         return replace(
             _rollout(view, plan, observed, wanted, step),
             failure=memory.failure,
-            progressed_at=memory.progressed_at,
-            again=_deadline(step, observed, settings),
+            progressed_at=memory.clock.progressed_at,
+            again=max(1.0, min(LOOK, rest + 1.0)) if running else None,
         )
 
 
@@ -230,13 +248,6 @@ def _settings(serving: KVServing, view: View) -> Settings:
     return replace(settings, progress_deadline=max(settings.progress_deadline, float(longest)))
 
 
-def _deadline(step: Step, observed: Observation, settings: Settings) -> float | None:
-    waits = any(isinstance(d, Insufficient) or (isinstance(d, Wait) and d.bounded) for d in step.decisions)
-    if not waits or step.changes or step.phase is not Phase.PROGRESSING:
-        return None
-    return max(1.0, settings.progress_deadline - (observed.now - observed.progressed_at) + 1.0)
-
-
 def _told(status: Mapping[str, Any]) -> tuple[str, ...]:
     """The revisions behind the Service, by the status."""
     rollout = status.get("rollout")
@@ -246,21 +257,36 @@ def _told(status: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(str(s.get("revision")) for s in listed if isinstance(s, Mapping) and s.get("traffic"))
 
 
-def _renew(memory: _Memory, view: View) -> None:
-    """Take note of the generation of the object: another spec is another attempt."""
+def _renew(memory: _Memory, view: View, revision: str, exchanging: bool) -> None:
+    """Take note of what is asked for: another spec is another attempt, with a time of its own."""
     generation, former = view.serving.generation, memory.failure
     asked = {name: value for name, value in view.serving.spec.items() if name != "suspend"}
     if former is not None and former.generation != generation:
         same = former.generation == memory.generation and asked == memory.spec
         memory.failure = replace(former, generation=generation) if same else None
-    memory.generation, memory.spec = generation, asked
+    asked_before = (memory.generation, memory.revision or revision)
+    if asked_before != (generation, revision) or (exchanging and not memory.exchanging):
+        memory.clock.restart()
+    memory.generation, memory.spec, memory.revision, memory.exchanging = generation, asked, revision, exchanging
 
 
-def _recall(view: View, now: float) -> _Memory:
-    """What the status says, as the last operator process left it; anyone may have edited it."""
-    told = view.serving.status.get("rollout")
+def _recall(view: View, now: float, watched_until: float | None) -> _Memory:
+    """What the status says, as the last operator process left it; anyone may have edited it.
+
+    ``watched_until`` is when that process still ran: no time counts in which nobody looked.
+    """
+    status = view.serving.status
+    told = status.get("rollout")
     told = told if isinstance(told, Mapping) else {}
-    return _Memory(progressed_at=_seconds(told.get("progressedAt"), now), failure=_failure(told.get("failed")))
+    since, seen = _seconds(told.get("progressedAt"), now), status.get("observedGeneration")
+    if watched_until is not None:
+        since += max(0.0, now - max(since, min(now, watched_until)))
+    return _Memory(
+        RolloutClock(since if told.get("phase") == Phase.PROGRESSING else now, now),
+        failure=_failure(told.get("failed")),
+        generation=seen if isinstance(seen, int) else view.serving.generation,
+        exchanging=bool(told),
+    )
 
 
 def _seconds(written: object, now: float) -> float:

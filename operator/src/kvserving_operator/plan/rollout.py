@@ -33,7 +33,7 @@ from .rollout_types import (
     Wanted,
 )
 
-__all__ = ["next_step", "progress"]
+__all__ = ["next_step"]
 
 
 def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step:
@@ -53,21 +53,15 @@ def next_step(observed: Observation, wanted: Wanted, settings: Settings) -> Step
         return _stopped(at, observed, at.goal_set.failure or "its verification failed")
     step = _paused(at) if settings.paused and not wanted.off else _forward(at)
     waits = [d for d in step.decisions if isinstance(d, Insufficient) or (isinstance(d, Wait) and d.bounded)]
-    if step.changes or not waits or wanted.off or observed.now - observed.progressed_at <= settings.progress_deadline:
+    if wanted.off or observed.now - observed.progressed_at <= settings.progress_deadline:
         return step
-    why = f"no progress for {settings.progress_deadline:g} s: {waits[0].message}"
+    if not observed.refused and (step.changes or not waits):
+        return step
+    why = f"no progress for {settings.progress_deadline:g} s: {observed.refused or waits[0].message}"
     helps = goal in at.traffic and at.serves(at.goal_set)
     if not helps and moves.fallback(at, observed.failed) is not None:
         return _stopped(at, observed, why)
     return Step(Phase.STOPPED, (*_recorded(goal, observed, why), *step.decisions))
-
-
-def progress(observed: Observation) -> tuple[object, ...]:
-    """What has been reached. Whenever it changes, ``Observation.progressed_at`` is to be set to that time."""
-    pods = {s.revision: [p for p in (s.prefill, s.decode, s.router) if p is not None] for s in observed.sets}
-    counts = tuple((r, *((p.wanted, p.ready, p.existing, p.draining) for p in pods[r])) for r in sorted(pods))
-    proofs = tuple(sorted((s.revision, s.verification.value) for s in observed.sets))
-    return (observed.traffic, counts, proofs)
 
 
 def _forward(at: Board) -> Step:

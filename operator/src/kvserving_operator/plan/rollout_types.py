@@ -68,8 +68,9 @@ class Observation:
 
     ``traffic`` names the sets that stand behind the Service. ``failed`` is the revision whose rollout was
     recorded as failed (``Fail``), until the user asks for another one. ``free`` is the number of devices
-    that no pod holds, ``None`` where that is not known or nodes come on demand. ``progressed_at`` is when
-    ``progress`` last changed, on the clock of ``now``.
+    that no pod holds, ``None`` where that is not known or nodes come on demand. ``progressed_at`` is since when
+    nothing was gained (``rollout_progress``), on the clock of ``now``. ``refused`` says why the changes of the last
+    step came to nothing; empty where none did.
     """
 
     sets: tuple[RevisionSet, ...] = ()
@@ -78,6 +79,7 @@ class Observation:
     free: int | None = None
     now: float = 0.0
     progressed_at: float = 0.0
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
