@@ -55,6 +55,8 @@ class NixlTransport:
         """Make the device that of this thread: UCX takes its memory from the thread's context."""
         if self._stream is not None:
             torch.cuda.set_device(self._pool.device)
+            # The context is this thread's with the first call that needs it.
+            self._stream.synchronize()
 
     def meet(self, engine_id: str, peer: Peer) -> None:
         """Take a peer that a handshake found, in place of an earlier one of that engine."""
