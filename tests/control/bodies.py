@@ -96,6 +96,7 @@ def pod(name: str, role: str, revision: str, *, ready: bool = True, uid: str = "
                 "uid": uid or f"uid-{name}",
                 "resourceVersion": "1",
                 "labels": {"kvserving.dev/role": role, "kvserving.dev/revision": revision},
+                "ownerReferences": [{"name": name.rpartition("-")[0], "controller": True}],
             },
             "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8000}]}]},
             "status": {

@@ -27,6 +27,7 @@ from kvserving_operator.verify.proof import Cause, Verdict
 from kvserving_operator.verify.run import PairResult, Verification
 
 LABEL = "kvserving.dev"
+_HASH = "5c6f7d8b9"
 Json = dict[str, Any]
 
 
@@ -136,6 +137,15 @@ class Stage:
         changed = self.api.put(body["kind"], body)
         self.store.put_child(KEY, child_of(changed, changed["apiVersion"], changed["kind"]))
 
+    def put_aside(self, role: str) -> None:
+        """Someone takes a pod out of its set by a label, as to look into it: its workload makes another one."""
+        pod = next(pod for pod in self.pods if pod.role == role)
+        pod.body = copy.deepcopy(pod.body)
+        pod.body["metadata"]["labels"][f"{LABEL}/revision"] = "debug"
+        del pod.body["metadata"]["ownerReferences"]
+        pod.owner = ""
+        self.tell(pod)
+
     async def tick(self, seconds: float = 5.0) -> None:
         """The operator looks once, its probes end, and the cluster goes one step on."""
         self.clock += seconds
@@ -151,7 +161,7 @@ class Stage:
         self._live()
         alive = {body["metadata"]["name"] for _, body in self._workloads()}
         for pod in self.pods:
-            if pod.owner not in alive and not pod.leaving:
+            if pod.owner and pod.owner not in alive and not pod.leaving:
                 self._stop(pod)
 
     @property
@@ -256,6 +266,17 @@ class Stage:
     def _start(self, owner: str, template: Json, digest: str, name: str = "") -> None:
         name = name or f"{owner}-{next(self._numbers):04}"
         metadata = {**template["metadata"], "name": name, "namespace": "prod", "uid": f"uid-{next(self._numbers)}"}
+        # Deployments make ReplicaSets, groups StatefulSets: one of all leaders, and one for the workers of each.
+        leads = name.removeprefix(f"{owner}-").isdecimal()
+        maker = f"{owner}-{_HASH}" if digest else owner if leads else name.rpartition("-")[0]
+        metadata["ownerReferences"] = [
+            {
+                "kind": "ReplicaSet" if digest else "StatefulSet",
+                "name": maker,
+                "uid": f"uid-{maker}",
+                "controller": True,
+            }
+        ]
         router = template["metadata"]["labels"][f"{LABEL}/role"] == "router"
         body = {"metadata": metadata, "spec": template["spec"]}
         pod = Pod(body, owner, digest, loads=1 if router else self.loads)

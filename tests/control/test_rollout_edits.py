@@ -60,3 +60,36 @@ def test_groups_of_several_nodes_are_known_by_their_leaders_labels() -> None:
         assert stage.workload_labels() == before
 
     run(work)
+
+
+@pytest.mark.parametrize("strategy", ["Paired", "Recreate"])
+def test_a_pod_that_was_put_aside_is_no_set(strategy: str) -> None:
+    async def work() -> None:
+        rollout = {"strategy": strategy}
+        stage = Stage(spec=spec(rollout=rollout))
+        await settle(stage)
+        stage.put_aside("decode")
+        for _ in range(20):
+            await stage.tick(600)
+            assert stage.status.get("rollout") is None
+        assert stage.condition("Ready")[0] == "True"
+        stage.change(spec(decode=4, rollout=rollout))
+        await settle(stage)
+        assert stage.existing("decode") == 5, "four, and the one aside"
+
+    run(work)
+
+
+def test_a_pod_that_never_ends_is_named_with_the_way_out() -> None:
+    async def work() -> None:
+        rollout = {"strategy": "Recreate"}
+        stage = Stage(spec=spec("0.32.0", 1, 1, rollout=rollout), drains=10**9)
+        await settle(stage)
+        stage.change(spec("0.33.0", 1, 1, rollout=rollout))
+        for _ in range(16):
+            await stage.tick(300)
+        lost = next(pod.body["metadata"]["name"] for pod in stage.pods if pod.leaving)
+        assert stage.condition("Ready")[1] == "RolloutFailed"
+        assert f"kubectl delete pod {lost} --force" in stage.condition("Ready")[2]
+
+    run(work)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..plan import labels
+from .owners import controller_of
 
 _FAILING = frozenset(
     (
@@ -45,6 +46,8 @@ class PodState:
     """Whether it has stopped for good and holds nothing any more, such as after an eviction."""
     traffic: bool = False
     """Whether it is a router behind the Service."""
+    owner: str = ""
+    """Name of its controller: a ReplicaSet or StatefulSet. A pod whose labels were edited loses it."""
     restarts: int = 0
     """How often its containers were started again, in sum: each time another process took the pod's address."""
     last_end: str = ""
@@ -86,6 +89,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         ),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         traffic=marks.get(labels.TRAFFIC) == labels.ON,
+        owner=owner.name if (owner := controller_of(metadata)) is not None else "",
         restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
         last_end=_last_end(status),
     )

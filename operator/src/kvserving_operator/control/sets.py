@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..plan import labels
 from ..plan.rollout_types import ROLES, Observation, Pods, RevisionSet, SetRole, Verification
@@ -29,11 +29,29 @@ def workloads(view: View, revision: str) -> dict[SetRole, Child]:
     return {role: child for child in found for role in ROLES if child.role == role}
 
 
+def members(view: View) -> tuple[PodState, ...]:
+    """The pods of the object's workloads, with their roles and revisions by these: labels of pods can be edited.
+
+    A pod that was put aside by its labels belongs to none. One that is going outlives its workload.
+    """
+    made = {child.name: child for child in view.owned() if child.kind in ENGINES}
+    found = []
+    for pod in view.pods:
+        maker = made.get(pod.owner) or made.get(pod.owner.rpartition("-")[0])
+        if maker is not None and pod.role in (maker.role, labels.worker(maker.role)):
+            found.append(replace(pod, revision=maker.revision))
+        elif maker is not None:
+            found.append(replace(pod, revision=maker.revision, role=maker.role))
+        elif pod.owner and pod.deleting:
+            found.append(pod)
+    return tuple(found)
+
+
 def revisions(view: View) -> tuple[str, ...]:
     """Every revision of which the cluster has a child or a pod, oldest first, as far as workloads tell."""
     # The ConfigMap with the spec of a revision outlives the rest of it.
     born = {child.revision: "" for child in view.owned() if child.revision and child.kind != "ConfigMap"}
-    born |= {pod.revision: "" for pod in view.pods if pod.revision and pod.role in ROLES and not pod.ended}
+    born |= {pod.revision: "" for pod in members(view) if pod.revision and pod.role in ROLES and not pod.ended}
     for child in view.owned():
         if child.kind in ENGINES and child.revision:
             born[child.revision] = min(filter(None, (born[child.revision], child.created)), default="")
@@ -61,7 +79,7 @@ def observe(view: View, behind: Sequence[str], proofs: Mapping[str, Proof]) -> O
 
 def _set(view: View, revision: str, number: int, behind: bool, proof: Proof) -> RevisionSet:
     owned = workloads(view, revision)
-    pods = [pod for pod in view.pods if pod.revision == revision and not pod.ended]
+    pods = [pod for pod in members(view) if pod.revision == revision and not pod.ended]
 
     def of(role: SetRole) -> Pods | None:
         mine = [pod for pod in pods if pod.role == role]
@@ -93,6 +111,7 @@ def _pods(child: Child | None, pods: Sequence[PodState], workers: Sequence[PodSt
         existing=len(pods),
         ready=sum(map(ready, pods)),
         draining=sum(pod.deleting for pod in pods),
+        leaving=next((pod.name for pod in pods if pod.deleting), ""),
         pending=sum((bool(pod.unschedulable) or pod.name in unplaced) and not pod.deleting for pod in pods),
     )
 

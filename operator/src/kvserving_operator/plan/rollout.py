@@ -184,6 +184,8 @@ def _wait(at: Board, complete: bool, bounded: bool) -> Decision:
     leaving = [s.revision for s in at.others if any((s.pods(r) or NONE).draining for r in ROLES)]
     if leaving:
         message = f"pods of revision {leaving[0]} finish their requests"
+        if name := next((p.leaving for r in ROLES if (p := at.pods(leaving[0], r)).draining and p.leaving), ""):
+            message += f", {name} among them; on a node that is lost it never ends: kubectl delete pod {name} --force"
         return Wait("drained", Reason.ROLLING_OUT, message, bounded)
     if (short := moves.short_of_devices(at)) is not None:
         return short
