@@ -216,7 +216,7 @@ async def _scatter(url: str, texts: Texts, seed: int) -> None:
             async with gate:
                 await ask(session, url, "/v1/completions", {**body, "return_token_ids": True, "ignore_eos": True})
 
-        await asyncio.gather(*(one(number) for number in range(36)))
+        await asyncio.gather(*(one(number) for number in range(24)))
 
 
 async def _through(
