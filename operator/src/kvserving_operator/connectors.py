@@ -109,30 +109,27 @@ def weights(spec: KVServingSpec) -> dict[str, int]:
     return {name: given.get(name, NIXL_WEIGHT if name == NIXL else TIER_WEIGHT) for name in names}
 
 
-def staging_bytes(spec: KVServingSpec, build: EngineBuild) -> int:
+def staging_bytes(spec: KVServingSpec) -> int:
     """Memory of every rank for staging transfers, equal in both roles; 0 where they are not staged.
 
     A staged prompt is read by a rank that holds the same part of every block, so the roles must be divided alike. CPU
-    engines take it from host memory, and only where the object says so.
+    engines take it from host memory.
     """
-    transfer = spec.transfer
-    wanted = build.device == "gpu" or "staging_memory" in transfer.model_fields_set
-    if spec.prefill is None or not wanted:
+    if spec.prefill is None:
         return 0
     prefill, decode = spec.prefill.parallelism, spec.decode.parallelism
     alike = prefill.tensor == decode.tensor and prefill.pipeline == decode.pipeline == 1
-    return transfer.staging_memory.bytes if alike else 0
+    return spec.transfer.staging_memory.bytes if alike else 0
 
 
-def transfer_form(spec: KVServingSpec, build: EngineBuild) -> str:
+def transfer_form(spec: KVServingSpec) -> str:
     """How KV gets from prefill to decode, as the profile names it: engines that differ in it exchange none.
 
-    Decode without a pool cannot load what prefill has staged. What is usual for the device has the short name.
+    Decode without a pool cannot load what prefill has staged.
     """
     if spec.prefill is None:
         return "none"
-    staged = staging_bytes(spec, build) > 0
-    return "pull" if staged == (build.device == "gpu") else f"pull-{'staged' if staged else 'direct'}"
+    return "pull-staged" if staging_bytes(spec) else "pull"
 
 
 def transfer_config(
@@ -182,7 +179,7 @@ def _multi(children: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _nixl(spec: KVServingSpec, build: EngineBuild, role: RoleName) -> dict[str, Any]:
     extra: dict[str, Any] = {"kv_lease_duration": spec.transfer.lease.seconds}
-    staging = staging_bytes(spec, build)
+    staging = staging_bytes(spec)
     if staging or build.device == "gpu":
         extra["staging_bytes"] = staging
     return {

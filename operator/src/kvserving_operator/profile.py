@@ -85,7 +85,7 @@ def build_profile(spec: KVServingSpec, build: EngineBuild, facts: ModelFacts) ->
         # models without such layers ignore it.
         state_layout="DS" if spec.prefill is not None else None,
         kvcached=spec.kvcached.enabled,
-        transfer=transfer_form(spec, build),
+        transfer=transfer_form(spec),
         settings=tuple(sorted((*match_settings(spec), *state_settings(spec, facts), *_nodes(spec)))),
     )
 

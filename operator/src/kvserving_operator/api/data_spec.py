@@ -42,7 +42,8 @@ class Transfer(Section):
         default=Duration("30s"), description="How long prefill keeps KV that decode has not fetched."
     )
     staging_memory: QuantityOrZero = Field(
-        default=QuantityOrZero("512Mi"), description="Device memory for staging transfers; 0 switches staging off."
+        default=QuantityOrZero("0"),
+        description="Device memory of each rank for staging transfers, such as 512Mi; 0 switches staging off.",
     )
     rdma: Rdma = Field(default=Rdma(), description="RDMA devices for the transfer.")
     verify: Verify = Field(default=Verify(), description="Re-checking that KV really moves.")
