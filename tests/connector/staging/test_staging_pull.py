@@ -341,6 +341,25 @@ def test_a_pull_whose_every_read_hangs_leaves_chunks_to_others() -> None:
     assert stuck.state is State.READING
 
 
+def test_a_slow_read_does_not_fail_while_others_from_the_same_engine_arrive() -> None:
+    """On a slow link every read takes long, and all wait for all."""
+    memory = Memory(3)
+    pulls = [pull(memory, number, rows=30) for number in range(4)]
+    pipe = pipeline(memory, chunks=4)
+    for one in pulls:
+        pipe.submit(one, 0.0)
+    now = 0.0
+    while not all(one.final for one in pulls):
+        pipe.turn(now)
+        oldest = next((each for each in memory.flying if not each["over"]), None)
+        if oldest is not None:
+            oldest["over"] = True
+            oldest["effect"]()
+        now += 0.45 * STALL
+    assert {one.state for one in pulls} == {State.DONE}
+    assert all(correct(memory, one) for one in pulls)
+
+
 def test_with_every_chunk_lost_a_pull_fails_instead_of_waiting_for_ever() -> None:
     memory = Memory()
     pulls = [pull(memory, number) for number in range(4)]

@@ -21,6 +21,8 @@ from kvserving_connector.core.staging import Slot
 # Between two looks at a header that is not whole yet, and how long a slot may take until it is.
 RETRY_SECONDS = 0.002
 PATIENCE_SECONDS = 5.0
+# A pull of which nothing moves fails later while others read from the same engine: they share what joins them.
+SHARED_STALLS = 6
 
 
 class TransportError(Exception):
@@ -134,7 +136,7 @@ class Pipeline:
     ) -> None:
         """Take the number of chunks and their size, and of cells, which hold a header each.
 
-        A pull of which nothing moves for ``stall_seconds`` fails.
+        A pull of which nothing moves for ``stall_seconds`` fails, while others read from the same engine later.
         """
         self._transport = transport
         self._chunk_bytes = chunk_bytes
@@ -147,6 +149,7 @@ class Pipeline:
         self._reads: list[_Flight] = []
         self._copies: list[_Flight] = []
         self._given_up: list[tuple[_Flight, deque[int]]] = []
+        self._heard: dict[str, float] = {}
 
     @property
     def idle(self) -> bool:
@@ -193,7 +196,7 @@ class Pipeline:
             if well:
                 words = self._transport.generations(flight.place)
                 self._cells.append(flight.place)
-                flight.pull._moved = now
+                flight.pull._moved = self._heard[flight.pull.peer] = now
                 self._judge(flight.pull, words, now)
             else:
                 self._given_up.append((flight, self._cells))
@@ -212,7 +215,7 @@ class Pipeline:
             if not well:
                 self._given_up.append((flight, self._chunks))
                 continue
-            pull._moved = now
+            pull._moved = self._heard[pull.peer] = now
             flight.handle = self._transport.scatter(pull, flight.row, flight.count, flight.place)
             self._copies.append(flight)
             pull._copying += 1
@@ -324,8 +327,8 @@ class Pipeline:
         for pull in self._pulls:
             if busy and pull.state is State.READING and not pull._reading + pull._copying:
                 pull._moved = now
-            elif now - pull._moved > self._stall_seconds:
-                self._fail(pull, f"nothing of it moved for {self._stall_seconds:g} s")
+            elif self._stalled(pull, now):
+                self._fail(pull, f"nothing of it moved for {now - pull._moved:.0f} s")
         for flights, places in ((self._reads, self._chunks), (self._headers, self._cells)):
             for flight in [flight for flight in flights if flight.pull.reason]:
                 flights.remove(flight)
@@ -333,6 +336,10 @@ class Pipeline:
         for pull in self._pulls:
             if pull.reason:
                 pull._reading = pull._looking = 0
+
+    def _stalled(self, pull: Pull, now: float) -> bool:
+        heard = max(pull._moved, self._heard.get(pull.peer, 0.0))
+        return now - heard > self._stall_seconds or now - pull._moved > SHARED_STALLS * self._stall_seconds
 
     def _finish(self, now: float) -> bool:
         over = [pull for pull in self._pulls if not pull._copying and (pull.reason or pull.state is State.VERIFIED)]

@@ -28,8 +28,10 @@ from kvserving_connector.vllm.staging.wire import VERSION, Pool, with_pool
 STEP = "kvserving_staging"
 """Attribute of vLLM's step metadata, set by the scheduler's half."""
 
-# Reads in flight while others are copied; with more, chunks become too small to be read at full speed.
-CHUNKS = 4
+# A decode's pool is cut into as few as leave some reads under way while others are copied. Larger chunks and more of
+# them are read no faster, and on a slow link none would come to an end in time.
+CHUNKS, MOST_CHUNKS = 4, 8
+MOST_CHUNK_BYTES = 128 * 2**20
 _POLL_SECONDS = {"cpu": 1e-3}
 _POLL_SECONDS_ELSEWHERE = 5e-5
 
@@ -64,7 +66,7 @@ class StagingWorker:
         memory = None
         if self._on:
             device = next(iter(kv_caches.values())).device
-            memory = self._allocate(device)
+            memory = self._allocate(device, self._usable())
         if memory is not None and self._half == "producer":
             self._register(self._worker.nixl_wrapper, memory)
         register(kv_caches)
@@ -126,7 +128,7 @@ class StagingWorker:
             pool = Pool(
                 version=VERSION,
                 base=memory.data_ptr(),
-                bytes=self._size,
+                bytes=memory.nbytes,
                 memory=worker.nixl_memory_type,
                 device=max(memory.get_device(), 0),
                 row=rows.lengths,
@@ -147,15 +149,19 @@ class StagingWorker:
         logger.info(
             "KVServing: %s stages transfers in %d bytes; a row of %d regions has %d",
             self._half,
-            self._size,
+            memory.nbytes,
             len(rows.lengths),
             rows.row_bytes,
         )
 
-    def _allocate(self, device: torch.device) -> torch.Tensor:
+    def _usable(self) -> int:
+        most = CELL_BYTES + MOST_CHUNKS * MOST_CHUNK_BYTES
+        return self._size if self._half == "producer" else min(self._size, most)
+
+    def _allocate(self, device: torch.device, size: int) -> torch.Tensor:
         """Return the pool; zeros, as a header of chance words could be taken for one."""
         try:
-            return torch.zeros(self._size, dtype=torch.uint8, device=device)
+            return torch.zeros(size, dtype=torch.uint8, device=device)
         except torch.OutOfMemoryError as error:
             raise RuntimeError(
                 f"kv_connector_extra_config.{eligible.STAGING_BYTES}={self._size} does not fit beside the KV cache: "
@@ -163,8 +169,8 @@ class StagingWorker:
             ) from error
 
     def _puller(self, memory: torch.Tensor, rows: Rows) -> Puller:
-        room = self._size - CELL_BYTES
-        chunks = min(CHUNKS, room // (rows.row_bytes + ALIGNMENT))
+        room = memory.nbytes - CELL_BYTES
+        chunks = min(max(CHUNKS, room // MOST_CHUNK_BYTES), room // (rows.row_bytes + ALIGNMENT))
         if chunks < 1:
             raise ValueError(
                 f"kv_connector_extra_config.{eligible.STAGING_BYTES}={self._size} has no room for one row of "
