@@ -49,7 +49,7 @@ def test_the_document_is_steady_and_shows_the_example_as_it_is() -> None:
 def test_the_document_tells_of_a_service_that_became_ready() -> None:
     text = DOCUMENT.read_text()
     assert "kvserving.kvserving.dev/tiny condition met" in text
-    assert "True    Ready    1/1       1/1      Verified" in text
+    assert "True    True        Ready    1/1       1/1      Verified" in text
 
 
 def test_the_document_says_how_to_send_a_request() -> None:

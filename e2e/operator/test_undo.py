@@ -138,7 +138,8 @@ def test_undo_needs_the_right_to_update_and_waiting_ends_with_an_interrupt(
     answer = run("status", "qwen", "--timeout", "1s")
     assert (answer.status, answer.lines[-1].partition(":")[0]) == (1, "qwen is not rolled out after 1 s"), answer
     waiting = subprocess.Popen(
-        command("status", "qwen", "-n", namespace),
+        # Whatever runs the tests may ignore the signal, which children inherit.
+        ["env", "--default-signal=INT", *command("status", "qwen", "-n", namespace)],
         env={**environment(plane.kubeconfig()), "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
