@@ -25,6 +25,7 @@ FULL = pair(
     model={"uri": "hf://Qwen/Qwen3-8B", "revision": "abc"},
     engine={"kv": {"blockSize": 32, "dtype": "fp8", "hybrid": "enabled"}, "args": ["--dtype", "float16"]},
     cache={"l1": {"size": "4Gi"}},
+    transfer={"stagingMemory": "512Mi"},
 )
 
 
@@ -98,7 +99,6 @@ NEW_REVISION = {
     "engine.kv.dtype": "fp8_e5m2",
     "engine.kv.hybrid": "disabled",
     "engine.kv.hashSeed": "7",
-    "kvcached": {"enabled": True},
     # Both roles are divided alike then, and stage their transfers.
     "decode.parallelism": {"tensor": 2},
 }
@@ -123,6 +123,13 @@ SAME_REVISION: dict[str, Any] = {
 @pytest.mark.parametrize("path", NEW_REVISION)
 def test_a_matching_field_makes_a_new_revision(path: str) -> None:
     assert render(edited(FULL, path, NEW_REVISION[path])).plan.revision != render(FULL).plan.revision
+
+
+def test_kvcached_makes_a_new_revision() -> None:
+    plain, elastic = (
+        render(pair(engine={"version": "0.30.0"}, kvcached={"enabled": on})).plan.revision for on in (False, True)
+    )
+    assert plain != elastic
 
 
 @pytest.mark.parametrize("path", SAME_REVISION)
