@@ -146,7 +146,11 @@ transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, fro
 
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
-	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py'
+	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_12_staging.py
+
+.PHONY: e2e-staging
+e2e-staging: $(VENV)/.dev $(ENGINE_VENV)/.installed ## staged transfers between real engines, faults included, five minutes
+	$(BIN)/pytest e2e/local/test_12_staging.py
 
 .PHONY: e2e-tiers
 e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
