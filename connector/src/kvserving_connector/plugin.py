@@ -22,6 +22,8 @@ CONNECTORS: dict[str, str] = {
 def register() -> None:
     """Register every connector class whose name vLLM does not know, and heed SIGTERM. Idempotent; imports no connector.
 
+    Raises Unsupported for an engine that was asked to run under kvcached and would run without it.
+
     Does nothing but log when this vLLM has no connector registry, so that other engines in the same environment start.
     """
     end_at_sigterm()

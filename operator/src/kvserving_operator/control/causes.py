@@ -32,11 +32,9 @@ def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
     if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
         return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
     ended = next((f"pod {pod.name}: {pod.last_end}" for pod in ours if pod.last_end), "")
-    return (
-        (Reason.STARTING, ended)
-        if child.role == "router"
-        else (Reason.LOADING_MODEL, ended or "engines load the model")
-    )
+    if child.role == "router":
+        return Reason.STARTING, ended
+    return Reason.LOADING_MODEL, ended or "engines load the model"
 
 
 # Each attempt has another name.
