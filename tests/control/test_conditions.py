@@ -307,6 +307,49 @@ def test_a_claim_that_is_refused_keeps_storage_from_being_ready() -> None:
     assert "qwen-cache" in found["StorageReady"].message
 
 
+STORED = {**SPEC, "cache": {"l1": {"size": "8Gi"}, "l2": {"size": "16Gi"}}}
+"""With a store that the operator deploys."""
+
+
+def test_a_store_that_goes_while_engines_serve_is_unreachable_and_degrades() -> None:
+    made = with_workload(facts(spec=STORED), "store", ready=0)
+    killed = {"name": "store", "restartCount": 1, "ready": False, "lastState": {"terminated": {"exitCode": 137}}}
+    down = pod("qwen-store-0", "store", "", ready=False, containerStatuses=[killed])
+    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), down)))
+    told = found["StorageReady"]
+    assert (told.status, told.reason) == ("False", Reason.L2_UNREACHABLE)
+    assert told.message.startswith("0 of 1 store pods are ready: engines serve without it")
+    assert "pod qwen-store-0: container store ended with exit code 137" in told.message
+    assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.L2_UNREACHABLE)
+    assert not found["Ready"].holds
+    assert not found["Progressing"].holds
+    assert found["Available"].holds
+
+
+@pytest.mark.parametrize(
+    ("role", "changes"),
+    [
+        ("decode", {"ready": 0}),
+        ("decode", {"current": False}),
+        ("store", {"current": False}),
+        ("store", {"updated": 0}),
+    ],
+    ids=["engines load", "engines are replaced", "the store is changed", "the store is replaced"],
+)
+def test_a_store_that_starts_with_its_engines_or_is_changed_is_no_outage(role: str, changes: dict[str, Any]) -> None:
+    found = by_type(with_workload(with_workload(facts(spec=STORED), "store", ready=0), role, **changes))
+    assert (found["StorageReady"].status, found["StorageReady"].reason) == ("False", Reason.STARTING)
+    assert not found["Degraded"].holds
+
+
+def test_a_store_that_finds_no_node_says_so() -> None:
+    made = with_workload(with_workload(facts(spec=STORED), "store", ready=0), "decode", ready=0)
+    scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient memory"}
+    waits = pod("qwen-store-0", "store", "", ready=False, conditions=[scheduled])
+    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), waits)))
+    assert found["StorageReady"].message == "0 of 1 store pods are ready: pod qwen-store-0: Insufficient memory"
+
+
 def test_pods_that_a_policy_refuses_are_told_with_its_words_and_without_their_changing_names() -> None:
     message = 'pods "qwen-decode-abc12" is forbidden: violates PodSecurity "restricted:latest"'
     failed = (("ReplicaFailure", "True", "FailedCreate", message),)

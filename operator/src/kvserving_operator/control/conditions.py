@@ -269,11 +269,18 @@ def _storage(facts: Facts) -> Condition:
     summary = f"{state.ready} of {state.replicas} store pods are ready"
     if state.current and state.ready >= state.replicas:
         return Condition("StorageReady", "True", Reason.READY, summary)
-    failing = next((pod for pod in facts.view.pods if pod.role == "store" and pod.failing), None)
+    pods = [pod for pod in facts.view.pods if pod.role == "store" and not pod.ready]
+    failing = next((pod for pod in pods if pod.failing), None)
     if failing is not None:
         detail = f"{summary}: pod {failing.name}: {failing.failing}"
         return Condition("StorageReady", "False", Reason.POD_FAILING, detail)
-    return Condition("StorageReady", "False", Reason.STARTING, summary)
+    detail = next((f": pod {pod.name}: {pod.unschedulable or pod.last_end}" for pod in pods
+                   if pod.unschedulable or pod.last_end), "")  # fmt: skip
+    if state.current and state.updated >= state.replicas and _role(facts, "DecodeReady", "decode").holds:
+        # Engines of this spec serve, which takes longer than the first start of a store: it has gone.
+        lost = f"{summary}: engines serve without it, at the price of computing{detail}"
+        return Condition("StorageReady", "False", Reason.L2_UNREACHABLE, lost)
+    return Condition("StorageReady", "False", Reason.STARTING, f"{summary}{detail}")
 
 
 def _transfer(facts: Facts) -> Condition | None:

@@ -95,6 +95,15 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
     )
 
 
+def ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """How a container ended last, from its status: by an error now, else before it was started again; empty without
+    an end. An end by success that it stays in, as of an init container, is none."""
+    found: Mapping[str, Any] = (container.get("state") or {}).get("terminated") or {}
+    if not found.get("exitCode"):
+        found = (container.get("lastState") or {}).get("terminated") or {}
+    return found
+
+
 def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
     """Why a container does not run, and what is known of its last end.
 
@@ -102,7 +111,7 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
     """
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
-        last = (container.get("lastState") or {}).get("terminated") or {}
+        last = ended(container)
         again = (container.get("restartCount") or 0) >= _STARTS and not container.get("ready") and last.get("exitCode")
         if reason in _FAILING or again:
             said = f"container {container.get('name', '?')}"
@@ -116,7 +125,7 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
 
 def _last_end(status: Mapping[str, Any]) -> str:
     for container in status.get("containerStatuses") or ():
-        last = (container.get("lastState") or {}).get("terminated") or {}
+        last = ended(container)
         if not container.get("ready") and last.get("exitCode") is not None:
             named = f"container {container.get('name', '?')} ended with exit code {last['exitCode']}"
             return f"{named} and is started again"

@@ -41,6 +41,7 @@ _FIXES = {
     Reason.ENGINE_UNREACHABLE: "let the operator's namespace reach the engines' HTTP port (network policies, CNI)",
     Reason.ENGINE_HUNG: "the operator replaces the engine, or says why not; keep its log, which goes with the pod",
     Reason.PEER_STALE: "the operator replaces the engine, or says why not; keep its log, which goes with the pod",
+    Reason.L2_UNREACHABLE: "`kubectl describe pod` of the store, and its log with --previous, say why",
     Reason.METRICS_UNAVAILABLE: "let Prometheus scrape the engines, and give HPA an adapter for custom metrics",
     Reason.SCALER_FAILED: "`kubectl describe` the scaler that the message names",
     Reason.SECRET_MISSING: "create the Secret with the key that the message names",

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...api.types import ResourceQuantity
-from ...control.pods import NEVER_RAN, PodState, pod_state
+from ...control.pods import NEVER_RAN, PodState, ended, pod_state
 from ...engines import arguments
 from ...memory import host_memory, size
 from ...plan import labels, template
@@ -79,9 +79,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
         )
     status = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        last = _ended(container)
-        if last is None:
-            continue
+        last = ended(container)
         if last.get("reason") == _OUT_OF_MEMORY:
             yield _out_of_memory(facts, pod, str(container.get("name")))
         elif (code := int(last.get("exitCode") or 0)) and not state.failing:
@@ -99,14 +97,6 @@ def _way_out(state: PodState) -> str:
     if any(reason in state.failing_message for reason in NEVER_RAN):
         return "the container never ran, and has no log: the message is the runtime's; look at image and command"
     return _WAITING.get(state.failing, "`kubectl describe pod` says why")
-
-
-def _ended(container: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    for at in ("state", "lastState"):
-        ended: Mapping[str, Any] | None = (container.get(at) or {}).get("terminated")
-        if ended and (at == "lastState" or ended.get("exitCode")):
-            return ended
-    return None
 
 
 def _out_of_memory(facts: ObjectFacts, pod: Body, container: str) -> Finding:
