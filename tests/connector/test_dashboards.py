@@ -9,11 +9,8 @@ import pytest
 import vllm
 from tests.chart.series import alerts, dashboards, series
 
-from kvserving_connector.core.selection import COUNTS
 from kvserving_connector.metrics import guard_counters
-from kvserving_connector.vllm import stats
-from kvserving_connector.vllm.series import OF_LOADS, OF_STORES
-from kvserving_connector.vllm.worker_cache.stats import _OURS as OF_WORKERS
+from kvserving_connector.vllm.series import CHOICES, OF_HANDOFFS, OF_LOADS, OF_STORES, OF_WORKERS
 from kvserving_operator.verify import activity
 
 _ENDING = re.compile(r"_(bucket|count|sum|total)$")
@@ -23,10 +20,8 @@ def ours() -> set[str]:
     guard = guard_counters()
     found = {f"{counter._name}_total" for counter in (guard.accepted, guard.refused)}
     found.add(guard.unanswered._name)
-    found |= {name for _, name, _ in (*stats._COUNTERS, stats._TRANSFERS, stats._REFUSED)}
-    found |= {one.name if one.gauge else f"{one.name}_total" for one in (*OF_LOADS, *OF_STORES, *OF_WORKERS)}
-    found |= {f"vllm:kv_connector_mc_{name}_total" for name in COUNTS}
-    return found
+    declared = (*OF_HANDOFFS, *OF_LOADS, *OF_STORES, *OF_WORKERS, *CHOICES.values())
+    return found | {one.name if one.gauge else f"{one.name}_total" for one in declared}
 
 
 def of_vllm() -> set[str]:

@@ -18,18 +18,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
 
 from kvserving_connector.compat import require
 from kvserving_connector.core.selection import COUNTS, PENDING
+from kvserving_connector.vllm.series import CHOICES
 
 _capabilities = require()
 
 SELECTION = "selection"
-
-_DOCUMENTATION = {
-    "queries": "Requests that the child connector was asked about and that were given blocks.",
-    "hits": "Requests that the child connector was chosen to load.",
-    "hit_tokens": "Tokens of the requests that the child connector was chosen to load.",
-    "misses": "Requests for which the child connector had no tokens, or no answer in time.",
-    PENDING: "Asynchronous loads of the child connector that are under way.",
-}
 
 
 class SelectionStats(KVConnectorStats):  # type: ignore[misc]
@@ -72,14 +65,12 @@ class SelectionPromMetrics(KVConnectorPromMetrics):  # type: ignore[misc]
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         names = [*labelnames, "connector"]
         metrics = {
-            name: self._counter_cls(
-                name=f"vllm:kv_connector_mc_{name}_total", documentation=_DOCUMENTATION[name], labelnames=names
-            )
+            name: self._counter_cls(name=CHOICES[name].name, documentation=CHOICES[name].text, labelnames=names)
             for name in COUNTS
         }
         metrics[PENDING] = self._gauge_cls(
-            name=f"vllm:kv_connector_mc_{PENDING}",
-            documentation=_DOCUMENTATION[PENDING],
+            name=CHOICES[PENDING].name,
+            documentation=CHOICES[PENDING].text,
             multiprocess_mode="mostrecent",
             labelnames=names,
         )

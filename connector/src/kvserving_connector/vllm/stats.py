@@ -7,12 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from prometheus_client import REGISTRY
-
 from kvserving_connector.compat import nixl_stats_module
 from kvserving_connector.core.desk import Tally
-from kvserving_connector.core.refusal import Refusal
-from kvserving_connector.core.staging_desk import Direct, LoadTally, StagingTally
+from kvserving_connector.core.staging_desk import LoadTally, StagingTally
+from kvserving_connector.vllm.series import (
+    BY_REASON,
+    COUNTED,
+    OF_HANDOFFS,
+    STAGED_LOADS,
+    STAGED_WAITS,
+    SUMMED,
+    Series,
+    unregister,
+)
 
 _nixl: Any = nixl_stats_module()
 
@@ -31,49 +38,7 @@ _STAGING_KEYS = {
     "kvserving_staging_released": "released",
     "kvserving_staging_direct": "direct",
 }
-_STAGED_LOADS, _STAGED_WAITS = "kvserving_staged_loads", "kvserving_staged_waits"
-_ALL_KEYS = (*_KEYS, *_STAGING_KEYS, _STAGED_LOADS, _STAGED_WAITS)
-
-# Statistics key, metric, help.
-_COUNTERS = (
-    ("kvserving_signed", "kvserving:handoffs_signed_total", "Handoffs that this prefill engine signed."),
-    ("kvserving_receipts", "kvserving:receipts_total", "Receipts given to probes."),
-    ("kvserving_tokens", "kvserving:transfer_tokens_total", "Prompt tokens whose KV came from a prefill engine."),
-    ("kvserving_bytes", "kvserving:transfer_bytes_total", "Bytes of KV received for finished requests, all ranks."),
-    ("kvserving_seconds", "kvserving:transfer_seconds_total", "Seconds that transfers took, slowest rank of each."),
-    ("kvserving_failed", "kvserving:transfer_failures_total", "Requests whose KV could not be loaded."),
-    ("kvserving_staged", "kvserving:staging_bytes_total", "Bytes of one rank gathered into staging slots."),
-    (
-        "kvserving_staging_saved",
-        "kvserving:staging_descriptors_saved_total",
-        "Descriptors of one rank that staged prompts would have taken from their blocks.",
-    ),
-    ("kvserving_staging_released", "kvserving:staging_slots_released_total", "Staging slots given back."),
-    (_STAGED_LOADS, "kvserving:staged_load_bytes_total", "Bytes read from staging slots, all ranks."),
-    (
-        _STAGED_WAITS,
-        "kvserving:staged_load_wait_seconds_total",
-        "Seconds that staged loads waited for room in this engine's pool, all ranks.",
-    ),
-)
-# The same for lists of which the entries are counted: one for each prompt.
-_COUNTED = (
-    ("kvserving_staged", "kvserving:staging_slots_total", "Prompts gathered into staging slots."),
-    (_STAGED_LOADS, "kvserving:staged_loads_total", "Prompts read from staging slots, once for each rank."),
-)
-_TRANSFERS = ("kvserving_tokens", "kvserving:transfers_total", "Requests served with KV from a prefill engine.")
-_REFUSED = (
-    "kvserving_refused",
-    "kvserving:handoffs_refused_total",
-    "Transfer parameters that the scheduler refused although they passed the API server.",
-)
-
-
-_DIRECT = (
-    "kvserving_staging_direct",
-    "kvserving:staging_direct_total",
-    "Prompts left in their blocks by an engine that has a staging pool.",
-)
+_ALL_KEYS = (*_KEYS, *_STAGING_KEYS, STAGED_LOADS, STAGED_WAITS)
 
 
 class HandoffStats(_nixl.NixlKVConnectorStats):  # type: ignore[misc]
@@ -137,7 +102,7 @@ def add_loads(stats: HandoffStats | None, loads: LoadTally | None) -> HandoffSta
     if loads is None or not loads.bytes:
         return stats
     found = stats or HandoffStats()
-    found.data[_STAGED_LOADS], found.data[_STAGED_WAITS] = loads.bytes, loads.waited
+    found.data[STAGED_LOADS], found.data[STAGED_WAITS] = loads.bytes, loads.waited
     return found
 
 
@@ -152,43 +117,31 @@ class HandoffPromMetrics(_nixl.NixlPromMetrics):  # type: ignore[misc]
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        _unregister_ours()
-        self._ours: list[tuple[str, dict[int, Any]]] = []
-        for key, name, documentation in _COUNTERS:
-            counter = self._counter_cls(name=name, documentation=documentation, labelnames=labelnames)
-            self._ours.append((key, self._per_engine(counter, per_engine_labelvalues)))
-        self._counted: list[tuple[str, dict[int, Any]]] = []
-        for key, name, documentation in (_TRANSFERS, *_COUNTED):
-            counter = self._counter_cls(name=name, documentation=documentation, labelnames=labelnames)
-            self._counted.append((key, self._per_engine(counter, per_engine_labelvalues)))
-        self._reasons: list[tuple[str, dict[int, dict[str, Any]]]] = []
-        for (key, name, documentation), reasons in ((_REFUSED, Refusal), (_DIRECT, Direct)):
-            counter = self._counter_cls(name=name, documentation=documentation, labelnames=[*labelnames, "reason"])
-            by_engine = {
-                engine: {reason.value: counter.labels(*values, reason.value) for reason in reasons}
-                for engine, values in per_engine_labelvalues.items()
-            }
-            self._reasons.append((key, by_engine))
+        unregister(OF_HANDOFFS)
+        self._summed, self._counted, self._reasons = (
+            {key: self._per_engine(series, labelnames, per_engine_labelvalues) for key, series in declared.items()}
+            for declared in (SUMMED, COUNTED, BY_REASON)
+        )
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         """Count one payload of statistics."""
         super().observe(transfer_stats_data, engine_idx)
-        for key, counters in self._ours:
-            counters[engine_idx].inc(sum(transfer_stats_data.get(key, ())))
-        for key, counters in self._counted:
-            counters[engine_idx].inc(len(transfer_stats_data.get(key, ())))
-        for key, by_engine in self._reasons:
+        for key, counters in self._summed.items():
+            counters[engine_idx, ()].inc(sum(transfer_stats_data.get(key, ())))
+        for key, counters in self._counted.items():
+            counters[engine_idx, ()].inc(len(transfer_stats_data.get(key, ())))
+        for key, counters in self._reasons.items():
             for reason in transfer_stats_data.get(key, ()):
-                by_engine[engine_idx][reason].inc()
+                counters[engine_idx, (reason,)].inc()
 
-    @staticmethod
-    def _per_engine(counter: Any, labelvalues: dict[int, list[object]]) -> dict[int, Any]:
-        return {engine: counter.labels(*values) for engine, values in labelvalues.items()}
-
-
-def _unregister_ours() -> None:
-    """Forget counters of an earlier engine in this process, as vLLM does with its own metrics."""
-    ours = {name.removesuffix("_total") for _, name, _ in (*_COUNTERS, *_COUNTED, _TRANSFERS, _REFUSED, _DIRECT)}
-    for collector in list(REGISTRY._collector_to_names):
-        if getattr(collector, "_name", None) in ours:
-            REGISTRY.unregister(collector)
+    def _per_engine(
+        self, series: Series, labelnames: list[str], labelvalues: dict[int, list[object]]
+    ) -> dict[tuple[int, tuple[str, ...]], Any]:
+        counter = self._counter_cls(
+            name=series.name, documentation=series.text, labelnames=[*labelnames, *series.labelnames]
+        )
+        return {
+            (engine, labels): counter.labels(*values, *labels)
+            for engine, values in labelvalues.items()
+            for labels in series.labelvalues
+        }

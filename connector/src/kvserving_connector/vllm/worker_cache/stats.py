@@ -14,37 +14,37 @@ from kvserving_connector.core.cost import CostModel
 from kvserving_connector.core.loads import LoadTally
 from kvserving_connector.store.tally import Event
 from kvserving_connector.vllm.series import (
+    CAPACITY,
+    FAILED,
+    LOADED,
+    LOST,
     OF_LOADS,
     OF_STORES,
+    OF_WORKERS,
     PREFIX,
+    PROMISED,
+    SAVED,
     STORE,
-    TIERS,
-    Series,
+    TRACKED,
+    USED,
     load_samples,
     unregister,
 )
 
-_PREFIX = f"{PREFIX}worker_cache_"
-PROMISED = f"{_PREFIX}promised_tokens"
-LOADED = f"{_PREFIX}loaded_tokens"
-FAILED = f"{_PREFIX}failed_tokens"
-SAVED = f"{_PREFIX}saved_tokens"
-LOST = f"{_PREFIX}lost_tokens"
-TRACKED = f"{_PREFIX}tracked_parts"
-CAPACITY = f"{_PREFIX}capacity_bytes"
-USED = f"{_PREFIX}used_bytes"
+__all__ = [
+    "CAPACITY",
+    "FAILED",
+    "LOADED",
+    "LOST",
+    "PROMISED",
+    "SAVED",
+    "TRACKED",
+    "USED",
+    "WorkerCachePromMetrics",
+    "WorkerCacheStats",
+]
 
-_OURS = (
-    Series(PROMISED, "Tokens that requests were promised from the tier.", "tier", TIERS),
-    Series(LOADED, "Promised tokens that every rank loaded.", "tier", TIERS),
-    Series(FAILED, "Promised tokens that a rank could not load: the request fails, or computes them.", "tier", TIERS),
-    Series(SAVED, "Tokens that every rank copied to its host memory."),
-    Series(LOST, "Tokens that are no longer on every rank: evicted, or dropped as wrong."),
-    Series(TRACKED, "Parts that the scheduler knows every rank to hold.", gauge=True),
-    Series(CAPACITY, "Host memory of the worker caches, all ranks.", gauge=True),
-    Series(USED, "Host memory of the worker caches that holds KV, all ranks.", gauge=True),
-)
-_ALL = {series.name: series for series in (*_OURS, *OF_LOADS, *OF_STORES)}
+_ALL = {series.name: series for series in (*OF_WORKERS, *OF_LOADS, *OF_STORES)}
 _COUNTS, _LEVELS = "counts", "levels"
 
 
