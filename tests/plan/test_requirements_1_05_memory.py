@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.plan.support import case, faults, pair, render, serving
 
@@ -65,6 +67,15 @@ def test_a_limit_just_large_enough_is_accepted() -> None:
         assert (faults(pair(prefill=role, cache={"l1": {"size": "64Gi"}})) == "") is fine
 
 
+@pytest.mark.parametrize("l1", ["64Gi", "5500Mi", "3333333333"])
+def test_the_limit_that_the_refusal_names_is_accepted(l1: str) -> None:
+    def report(limit: str) -> str:
+        return faults(pair(prefill={"resources": {"limits": {"memory": limit}}}, cache={"l1": {"size": l1}}))
+
+    [told] = re.findall(r"Raise the limit to (\S+)", report("1Gi"))
+    assert report(told) == ""
+
+
 def own_shm(limit: str) -> dict[str, object]:
     volumes = [{"name": "mine", "emptyDir": {"medium": "Memory", "sizeLimit": limit}}]
     mounts = [{"name": "mine", "mountPath": "/dev/shm"}]
@@ -79,6 +90,14 @@ def test_shared_memory_of_the_users_must_hold_the_tier(limit: str, fine: bool) -
         engine = render(spec).prefill
         assert engine.volume("/dev/shm")["name"] == "mine"
         assert "shm" not in {volume["name"] for volume in engine.pod["volumes"]}
+
+
+def test_the_size_of_shared_memory_that_the_refusal_names_is_accepted() -> None:
+    def report(limit: str) -> str:
+        return faults(pair(prefill=own_shm(limit), cache={"l1": {"size": "5500Mi"}}))
+
+    [told] = re.findall(r"make it at least (\S+?)(?=[.;,]|$)", report("1Gi"))
+    assert report(told) == ""
 
 
 def test_disk_at_dev_shm_is_refused() -> None:

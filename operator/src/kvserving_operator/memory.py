@@ -85,3 +85,8 @@ def size(value: int) -> str:
     """Bytes for people: GiB with one decimal where it is not whole."""
     whole = value / GI
     return f"{value // GI}Gi" if value % GI == 0 else f"{whole:.1f}Gi"
+
+
+def enough(value: int) -> str:
+    """The fewest whole GiB that hold ``value`` bytes: what a message may tell people to write."""
+    return f"{-(-value // GI)}Gi"

@@ -20,7 +20,7 @@ from ..connectors import (
 )
 from ..engines.catalog import UPSTREAM_CONNECTORS
 from ..kv_size import block_bytes, block_tokens
-from ..memory import host_memory, quantity, ranks_per_pod, size
+from ..memory import enough, host_memory, quantity, ranks_per_pod, size
 from . import addresses, storage
 from .context import Context
 
@@ -52,7 +52,7 @@ def _l1(ctx: Context) -> Iterator[Fault]:
         path, value = ("spec.cache.l1.size", str(l1.size)) if on_l1 and l1 else ("spec.cache.l2", size(need.pool))
         message = (
             f"{value} does not fit into spec.{role}.resources.limits.memory {limit}: {need.explain()}. "
-            f"Raise the limit to {size(need.total)} or make the tier smaller"
+            f"Raise the limit to {enough(need.total)} or make the tier smaller"
         )
         yield Fault(path, message, value)
 

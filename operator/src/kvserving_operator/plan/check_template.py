@@ -10,7 +10,7 @@ from ..api import owned
 from ..api.faults import Fault
 from ..api.types import Quantity
 from ..api.v1alpha1 import RoleName
-from ..memory import host_memory, size
+from ..memory import enough, host_memory
 from . import check_fields, check_pod, check_values, engine, labels, roles, sources, storage, template
 from .context import Context
 
@@ -158,6 +158,6 @@ def _shm(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) -> It
         holds = f"spec.cache.l1.size {ctx.spec.cache.l1.size}" if ctx.spec.cache.l1 is not None else "the engine"
         message = (
             f"sizeLimit {limit} of the volume at /dev/shm is too small for {holds} and 2Gi of the engine's own: "
-            f"leave /dev/shm to the operator or make it at least {size(need.shm)}"
+            f"leave /dev/shm to the operator or make it at least {enough(need.shm)}"
         )
         yield Fault(where, message, str(limit))
