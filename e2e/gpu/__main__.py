@@ -13,14 +13,20 @@ import argparse
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from e2e.local import real_model
 
+from kvserving_operator.local import gpus
+
 from . import records
 from .lane import STEPS, Lanes
-from .shapes import SHAPES
+from .shapes import SHAPES, on_one_gpu
 from .variants import VARIANTS
+
+ENGINES = 8
+"""Of all services that are up at once, at most: so many may share one GPU."""
 
 
 def main() -> int:
@@ -35,6 +41,9 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(STEPS), help="steps; default: all, in this order: %(default)s")
     parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--together", type=int, help="services up at once (default: 3 on GPUs, 1 on a CPU)")
+    parser.add_argument(
+        "--exact", action="store_true", help="engines whose batches change no answer: no tie is forgiven, times suffer"
+    )
     parser.add_argument("--models", type=Path, default=kept / "models", help="where models are made")
     parser.add_argument("--kept", type=Path, default=kept / "lane", help="where the yardstick's answers are kept")
     parser.add_argument("--out", type=Path, default=Path("gpu-lane.jsonl"), help="default: %(default)s")
@@ -43,6 +52,10 @@ def main() -> int:
     shape = SHAPES[arguments.model_shape] if arguments.model_shape else shapes[0]
     if shape.device != arguments.device:
         parser.error(f"--model-shape {shape.name} is for --device {shape.device}, not for {arguments.device}")
+    shape = replace(shape, exact=arguments.exact)
+    if shape.device == "gpu" and len(visible := gpus.visible()) == 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible * ENGINES)
+        shape = on_one_gpu(shape)
     variants, steps = arguments.variants.split(","), arguments.only.split(",")
     for option, words, known in (("--variants", variants, VARIANTS), ("--only", steps, STEPS)):
         if unknown := [word for word in words if word not in known]:
@@ -52,14 +65,14 @@ def main() -> int:
     except real_model.NoEngine as reason:
         parser.error(str(reason))
     found = records.versions(python)
-    common = {"device": records.machine(shape.device), "shape": shape.name, "versions": found}
+    common = {"device": records.machine(shape.device), "shape": shape.name, "exact": shape.exact, "versions": found}
     with tempfile.TemporaryDirectory(prefix="lane-") as folder:
         lanes = Lanes(
             shape=shape,
             engine_python=python,
             folder=Path(folder),
             models=arguments.models,
-            kept=arguments.kept / f"{shape.name}-{found['vllm']}.json",
+            kept=arguments.kept / f"{shape.name}-{found['vllm']}{'-exact' if shape.exact else ''}.json",
             records=records.Records(arguments.out, common),
             budget=arguments.budget,
             together=arguments.together or (1 if shape.device == "cpu" else 3),

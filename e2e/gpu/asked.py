@@ -59,6 +59,10 @@ class Asked:
             **more,
         }
 
+    def compare(self, right: Sequence[Answer], found: Sequence[Answer]) -> dict[str, Any]:
+        """Compare with the yardstick's answers; see ``compare``."""
+        return compare(right, found, None if self.shape.exact else TIE)
+
     async def routed(self, prompt: str, salt: str, tokens: int = ANSWER, **more: Any) -> Answer:
         """Return the router's answer."""
         return answered(await ask(self.session, self.service.url, PATH, self.body(prompt, salt, tokens, **more)))
@@ -157,16 +161,16 @@ def answered(reply: Reply) -> Answer:
     return Answer(reply.ids[0], tuple(leads))
 
 
-def compare(right: Sequence[Answer], found: Sequence[Answer]) -> dict[str, Any]:
+def compare(right: Sequence[Answer], found: Sequence[Answer], tie: float | None = TIE) -> dict[str, Any]:
     """Count answers that are equal, that part at a near tie, and that are others; ``parted``: leads where they part.
 
-    ``right`` has leads. Rounding turns near ties over: decode computes the last prompt token by itself, other kernels
-    than those of a whole prompt.
+    ``right`` has leads; those up to ``tie`` are near. Rounding turns near ties over: decode computes the last prompt
+    token by itself, other kernels than those of a whole prompt. None where nothing may be turned over.
     """
     parted = []
     for one, other in zip(right, found, strict=True):
         at = next((at for at, (a, b) in enumerate(zip(one.ids, other.ids, strict=True)) if a != b), None)
         if at is not None:
             parted.append(one.leads[at])
-    ties = sum(lead <= TIE for lead in parted)
+    ties = sum(lead <= tie for lead in parted) if tie is not None else 0
     return {"equal": len(right) - len(parted), "ties": ties, "others": len(parted) - ties, "parted": parted}

@@ -17,7 +17,7 @@ from e2e.local.twin import corrupting_twin_of
 from kvserving_operator.api.v1alpha1 import RoleName
 from kvserving_operator.local import procfs
 
-from .asked import ANSWER, Asked, compare
+from .asked import ANSWER, Asked
 from .engine import Answer
 from .steps import FEW_TOKENS, VICTIMS, Found, Yardstick, long_prompts
 
@@ -52,7 +52,7 @@ async def aborts(asked: Asked, yardstick: Yardstick) -> Found:
 
     for first in range(0, ABORTS, 8):
         await asyncio.gather(*(one(number) for number in range(first, first + 8)))
-    compared = compare([right] * len(stayed), stayed)
+    compared = asked.compare([right] * len(stayed), stayed)
     rest = await asked.idle()
     problems = [f"{compared['others']} other answers"] if compared["others"] else []
     problems += [] if rest["idle"] else [f"still held: {rest}"]
@@ -86,7 +86,7 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
     replies = await asyncio.gather(*map(_answer_or_loss, legs))
     ended = time.monotonic() - killed
     answers = [(one, reply) for one, reply in zip(right, replies, strict=True) if isinstance(reply, Answer)]
-    compared = compare([one for one, _ in answers], [reply for _, reply in answers])
+    compared = asked.compare([one for one, _ in answers], [reply for _, reply in answers])
 
     def back(state: dict[str, Any]) -> bool:
         now = next(each for each in state["pods"] if each["name"] == pod["name"])
@@ -95,7 +95,7 @@ async def _killed(asked: Asked, yardstick: Yardstick, role: RoleName) -> Found:
     took = await asyncio.to_thread(asked.service.wait, back, BACK_SECONDS, f"{pod['name']} is back")
     served = await asked.served()
     found = [await asked.routed(asked.texts.of(tokens), f"after {role} {tokens}") for tokens in asked.shape.lengths]
-    after = compare(yardstick.lengths, found)
+    after = asked.compare(yardstick.lengths, found)
     rest = await asked.idle()
     problems = [] if ended_before < VICTIMS else ["no transfer was under way when the engine was killed"]
     problems += [f"{one['others']} other answers" for one in (compared, after) if one["others"]]
@@ -126,7 +126,7 @@ async def broken_twin(asked: Asked, yardstick: Yardstick) -> Found:
             prompt = asked.texts.of(length)
             params = await asked.handed(prompt, f"twin {length}")
             found.append(await twin.ask(asked, prompt, f"twin {length}", params))
-    compared = compare(right, found)
+    compared = asked.compare(right, found)
     problems = [] if compared["others"] else ["no answer differs: the comparison proves nothing"]
     return {"compared": compared, "problems": problems}
 

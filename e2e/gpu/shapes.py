@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,34 @@ class Shape:
     small_kv_bytes: int | None = None
     """The same of the yardstick, and where tiers are looked at: few prompts evict."""
     l1: str = "16Gi"
+    exact: bool = False
+    """Whether engines compute the same whatever else they compute at once: then answers are equal, or wrong."""
+    shared: bool = False
+    """Whether all engines are on one GPU."""
 
     @property
     def slot_tokens(self) -> int:
         """Tokens of the largest prompt of which two fit into the staging memory, with 64 KiB to spare for each."""
         return (self.staging // 2 - 65536) // self.kv_token // 128 * 128
+
+    def fresh_times(self, tokens: int) -> int:
+        """Return how often a length is timed on fresh engines: no block of theirs may be a used one."""
+        if not self.shared:
+            return 4
+        return 1 if tokens == self.timed[-1] else 3
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables of all engines."""
+        if self.device == "cpu":
+            return {}
+        # The sampler of FlashInfer is compiled at the first request.
+        found = {"VLLM_USE_FLASHINFER_SAMPLER": "0"}
+        if self.exact:
+            found["VLLM_BATCH_INVARIANT"] = "1"
+        if self.shared:
+            # UCX reads by CUDA's own means only between GPUs with NVLinks, unless told to, and else by TCP.
+            found["UCX_CUDA_IPC_ENABLE_GET_ZCOPY"] = "on"
+        return found
 
 
 GPU = Shape(
@@ -86,6 +109,15 @@ TINY = Shape(
     long_prompt=3000,
     l1="64Mi",
 )
+SHARED_KV_BYTES = 17 * GIB
+"""Takes what is timed on fresh engines (``fresh_times``), and four such engines fit beside the yardstick."""
+
+
+def on_one_gpu(shape: Shape) -> Shape:
+    """Return the shape for a host whose one GPU all engines share."""
+    return replace(shape, shared=True, kv_bytes=SHARED_KV_BYTES)
+
+
 SHAPES = {shape.name: shape for shape in (GPU, TINY)}
 
 

@@ -9,15 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .asked import Asked, compare
+from .asked import Asked
 from .counted import counters, since
 from .engine import Answer, made
 
 ROUNDS = 3
 TIMES = 4
-"""Transfers of a length, of which the median counts."""
+"""Transfers of a length after traffic, of which the median counts."""
 SLOW_BYTES = 2 * 10**9
 """A transfer at kvcached's speed takes seconds from here on: one of a length, not four."""
+FRESH = "fresh"
 BLOCK = 16
 ALTERED = 4
 FEW_TOKENS = 4
@@ -84,12 +85,14 @@ async def sensitivity(asked: Asked, yardstick: Yardstick) -> Found:
 
 
 async def transfers(asked: Asked, state: str, *, slow: bool) -> Found:
-    """Time transfers of every length. ``state`` says what the blocks have seen: ``fresh`` or ``scattered``."""
+    """Time transfers of every length. ``state`` says what the blocks have seen: ``FRESH``, or ``scattered``."""
     for number in range(2):
         await asked.transfer(min(4000, asked.shape.timed[-1]), f"{state} warm {number}")
     table = {}
     for tokens in asked.shape.timed:
-        times = 1 if slow and tokens * asked.shape.kv_token > SLOW_BYTES else TIMES
+        times = asked.shape.fresh_times(tokens) if state == FRESH else TIMES
+        if slow and tokens * asked.shape.kv_token > SLOW_BYTES:
+            times = 1
         table[str(tokens)] = [await asked.transfer(tokens, f"{state} {tokens} {number}") for number in range(times)]
     moved = all(one.get("tokens", 0) or one.get("external_tokens", 0) for of in table.values() for one in of)
     walls = {tokens: _wall_ms(of) for tokens, of in table.items()}
@@ -98,7 +101,7 @@ async def transfers(asked: Asked, state: str, *, slow: bool) -> Found:
 
 async def fresh(asked: Asked, _: Yardstick) -> Found:
     """Time transfers before any traffic."""
-    return await transfers(asked, "fresh", slow=_slow(asked))
+    return await transfers(asked, FRESH, slow=_slow(asked))
 
 
 async def scattered(asked: Asked, _: Yardstick) -> Found:
@@ -120,7 +123,7 @@ async def token_ids(asked: Asked, yardstick: Yardstick) -> Found:
         found = [
             await asked.routed(asked.texts.of(tokens), f"round {number} {tokens}") for tokens in asked.shape.lengths
         ]
-        rounds.append(compare(yardstick.lengths, found))
+        rounds.append(asked.compare(yardstick.lengths, found))
         answers.append([one.ids for one in found])
     rest = await asked.idle()
     counted = since(before, await counters(asked.prefill, asked.decode))
@@ -140,7 +143,7 @@ async def crowd(asked: Asked, yardstick: Yardstick) -> Found:
     )
     rest = await asked.idle()
     counted = since(before, await counters(asked.prefill, asked.decode))
-    compared = compare(yardstick.crowd, found)
+    compared = asked.compare(yardstick.crowd, found)
     problems = [f"{compared['others']} other answers"] if compared["others"] else []
     return {
         "compared": compared,
@@ -160,7 +163,7 @@ async def first_tokens(asked: Asked, yardstick: Yardstick) -> Found:
     found = [await asked.routed(asked.texts.of(tokens), f"tier {tokens}") for tokens in asked.shape.lengths]
     await _flood(asked, "after ids")
     again = [await asked.routed(asked.texts.of(tokens), f"tier {tokens}") for tokens in asked.shape.lengths]
-    compared = [compare(yardstick.lengths, found), compare(yardstick.lengths, again)]
+    compared = [asked.compare(yardstick.lengths, found), asked.compare(yardstick.lengths, again)]
     problems = [] if loaded else ["nothing came from L1"]
     problems += ["other answers"] if any(one["others"] for one in compared) else []
     return {"first_tokens": table, "compared": compared, "problems": problems}

@@ -52,11 +52,14 @@ import site; site.addsitedir("$behind")
 PTH
 # What an installed connector says of itself, so that vLLM finds its plugin; the package comes from the checkout.
 "$python" - "$here/connector/pyproject.toml" "$site" <<'PY'
-import pathlib, sys, tomllib
-project = tomllib.loads(pathlib.Path(sys.argv[1]).read_text())["project"]
-about = pathlib.Path(sys.argv[2]) / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+import pathlib, re, sys, tomllib
+file = pathlib.Path(sys.argv[1])
+project = tomllib.loads(file.read_text())["project"]
+package = file.parent / "src" / project["name"].replace("-", "_")
+version = re.search(r'^__version__ = "(.+)"$', (package / "__init__.py").read_text(), re.MULTILINE)[1]
+about = pathlib.Path(sys.argv[2]) / f"{package.name}-{version}.dist-info"
 about.mkdir(exist_ok=True)
-(about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+(about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {version}\n")
 lines = []
 for group, entries in project["entry-points"].items():
     lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items())]

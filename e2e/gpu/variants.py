@@ -51,9 +51,8 @@ class Lane(Topology):
         """Return the object under ``name``."""
         variant, shape = self.variant, self.shape
         engine: dict[str, Any] = {"device": shape.device, "args": self.engine_arguments()}
-        if shape.device == "gpu":
-            # The sampler of FlashInfer is compiled at the first request.
-            engine["env"] = [{"name": "VLLM_USE_FLASHINFER_SAMPLER", "value": "0"}]
+        if variables := shape.environment():
+            engine["env"] = [{"name": name, "value": value} for name, value in variables.items()]
         spec: dict[str, Any] = {
             "model": {"uri": f"file://{self.model}", "name": MODEL},
             "engine": engine,

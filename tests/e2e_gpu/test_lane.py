@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from e2e.gpu.asked import Asked, answered, compare
 from e2e.gpu.counted import since, slots_in_use
 from e2e.gpu.engine import Answer
 from e2e.gpu.records import Records, read
-from e2e.gpu.shapes import TINY
+from e2e.gpu.shapes import GPU, TINY, Shape, on_one_gpu
 from e2e.gpu.steps import Yardstick
+from e2e.gpu.variants import VARIANTS, Lane
 from e2e.local.asking import Reply
 
 RIGHT = Answer((1, 2, 3), (0.5, 0.01, 0.5))
@@ -122,6 +124,26 @@ def test_the_yardstick_is_computed_once_and_kept(lanes: lane.Lanes) -> None:
 def test_answers_that_part_are_ties_only_where_the_yardsticks_lead_is_small() -> None:
     found = [RIGHT, Answer((1, 9, 3), ()), Answer((7, 2, 3), ())]
     assert compare([RIGHT] * 3, found) == {"equal": 1, "ties": 1, "others": 1, "parted": [0.01, 0.5]}
+
+
+def test_where_batches_change_no_answer_no_tie_is_forgiven() -> None:
+    found = [RIGHT, Answer((1, 9, 3), ())]
+    assert compare([RIGHT] * 2, found, None) == {"equal": 1, "ties": 0, "others": 1, "parted": [0.01]}
+
+
+@pytest.mark.parametrize("shape", [GPU, on_one_gpu(GPU)], ids=["two GPUs", "one GPU"])
+def test_what_is_timed_on_fresh_engines_fits_into_their_cache_once(shape: Shape) -> None:
+    tokens = 2 * 4000 + sum(length * shape.fresh_times(length) for length in shape.timed)
+    assert shape.kv_bytes is not None
+    assert tokens * shape.kv_token < shape.kv_bytes
+
+
+def test_engines_of_one_gpu_are_told_to_read_by_cudas_own_means() -> None:
+    text = Lane("plain", Path("/models/any"), variant=VARIANTS["plain"], shape=replace(on_one_gpu(GPU), exact=True))
+    variables = {one["name"]: one["value"] for one in json.loads(text.text("plain"))["spec"]["engine"]["env"]}
+    assert variables["UCX_CUDA_IPC_ENABLE_GET_ZCOPY"] == "on"
+    assert variables["VLLM_BATCH_INVARIANT"] == "1"
+    assert "UCX_CUDA_IPC_ENABLE_GET_ZCOPY" not in GPU.environment()
 
 
 def test_a_reply_has_the_lead_of_each_token() -> None:
