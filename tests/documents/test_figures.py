@@ -1,0 +1,73 @@
+"""A figure that was measured has the command that measured it and the hardware beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.documents.figures import commands, figures, unsourced
+from tests.documents.known import faults
+from tests.documents.pages import PAGES, ROOT, Section, sections, shown
+from tests.documents.shell import calls
+
+RESULTS = tuple(sorted((ROOT / "benchmarks" / "results").glob("*.md")))
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"),
+    [
+        ("it takes 7 ms", "7 ms"),
+        ("about 6.35 GB/s", "6.35 GB/s"),
+        ("2,715 MiB/s", "2,715 MiB/s"),
+        ("back after 1.7 s", "1.7 s"),
+        ("40 tokens a second, 12 tok/s", "40 tokens a second"),
+        ("3 times faster", "3 times faster"),
+        ("1.5x faster", "1.5x faster"),
+        ("36 % slower", "36 % slower"),
+    ],
+)
+def test_what_looks_measured(text: str, figure: str) -> None:
+    assert unsourced(Section("", text, 1))[0] == figure
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["waits for 30 s", "8 GB of memory", "three minutes", "up to 5 times", "`--delay 5 ms`", "at 80 %", "500 (ms)"],
+)
+def test_settings_bounds_and_sizes_do_not(text: str) -> None:
+    assert figures(Section("", text, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "enough"),
+    [
+        ("Measured by `make bench` on two cores of an AMD EPYC.", True),
+        ("The times, measured by\n`make e2e-gpu` on 2 H200 GPUs, are", True),
+        ("([measured](../benchmarks/results/store-reads.md))", True),
+        ("<!-- not measured: a setting -->", True),
+        ("It was measured by hand on two cores.", True),
+        ("Measured on two cores.", False),
+        ("Measured by `make bench`.", False),
+        ("Measured by us on two cores.", False),
+        ("<!-- not measured: -->", False),
+    ],
+)
+def test_a_source_names_command_and_hardware(source: str, enough: bool) -> None:
+    assert (unsourced(Section("", f"It takes 7 ms.\n{source}\n", 1)) == []) is enough
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_measured_figures_name_their_command_and_hardware(page: Path) -> None:
+    found = {section.heading: unsourced(section) for section in sections(page.read_text())}
+    assert {heading: figures for heading, figures in found.items() if figures} == {}
+
+
+@pytest.mark.parametrize("page", RESULTS, ids=shown)
+def test_pages_of_results_name_their_command_and_hardware(page: Path) -> None:
+    assert [command for section in sections(page.read_text()) for command in commands(section)]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=shown)
+def test_the_commands_that_measured_exist(page: Path) -> None:
+    found = [command.replace(", or ", "; ") for section in sections(page.read_text()) for command in commands(section)]
+    assert [fault for command in found for words in calls(command) for fault in faults(words, whole=False)] == []

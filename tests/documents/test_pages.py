@@ -1,0 +1,83 @@
+"""Pages come apart into sections, links, and blocks with the mark before each; links and the index are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.documents.pages import DOCS, PAGES, Block, anchors, blocks, links, sections, shown
+
+PAGE = """\
+# One: a *title*
+
+See [`two`](two.md#three) and [there](https://example.org), not `[a](b)`.
+
+<!-- run: unit -->
+```console
+# no heading, [no](link.md)
+true
+```
+
+## `two` & three
+
+1. a list
+
+   ~~~yaml
+   a: 1
+     ```
+   ~~~
+<!-- far -->
+
+```
+plain
+```
+"""
+
+
+def test_blocks_have_language_line_text_and_the_mark_on_the_line_before() -> None:
+    assert blocks(PAGE) == [
+        Block("console", "# no heading, [no](link.md)\ntrue", 6, "run: unit"),
+        Block("yaml", "a: 1\n  ```", 15),
+        Block("", "plain", 21),
+    ]
+
+
+def test_a_fence_that_is_never_closed_is_told() -> None:
+    with pytest.raises(ValueError, match="line 3: the fence is never closed"):
+        blocks("a\n\n```sh\ntrue\n")
+
+
+def test_sections_have_no_blocks_and_links_none_of_blocks() -> None:
+    assert [(section.heading, section.line) for section in sections(PAGE)] == [
+        ("", 1),
+        ("One: a *title*", 1),
+        ("`two` & three", 11),
+    ]
+    assert "true" not in sections(PAGE)[1].text
+    assert links(PAGE) == ["two.md#three", "https://example.org"]
+
+
+def test_anchors_are_those_of_github() -> None:
+    assert anchors(PAGE) == {"one-a-title", "two--three"}
+
+
+def test_every_page_is_in_the_index_once() -> None:
+    listed = [link for link in links((DOCS / "README.md").read_text()) if "/" not in link]
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
+
+
+def test_every_decision_is_in_its_index_once() -> None:
+    listed = [link for link in links((DOCS / "adr" / "README.md").read_text()) if "/" not in link]
+    assert sorted(listed) == sorted(page.name for page in (DOCS / "adr").glob("0*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text()
+    for link in links(text):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.is_file(), f"{link}: there is no such file"
+        assert not anchor or anchor in anchors(target.read_text()), f"{link}: there is no such heading"

@@ -1,0 +1,66 @@
+"""Commands are taken out of blocks as readers type them, with the output that the block shows."""
+
+from __future__ import annotations
+
+import pytest
+from tests.documents.shell import Command, calls, commands, unlike
+
+
+def test_without_prompts_every_line_but_comments_is_a_command() -> None:
+    text = "# first\nmake demo    # brings it up\n\nmake test\n"
+    assert commands(text) == [Command("make demo    # brings it up"), Command("make test")]
+
+
+def test_with_prompts_all_else_is_output() -> None:
+    text = "$ kubectl get kvs\nNAME\n\n# tiny\n$ true\n"
+    assert commands(text) == [Command("kubectl get kvs", ("NAME", "# tiny")), Command("true")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "curl http://localhost \\\n  -d '{}'",
+        "curl -d '{\n  \"a\": 1\n}' localhost",
+        "kubectl apply -f - <<EOF\nkind: 'A\nEOF",
+        "cat <<'END' | sed s/a/b/\n$a\nEND",
+    ],
+)
+def test_a_command_may_have_several_lines(command: str) -> None:
+    assert commands(f"true\n{command}\nfalse\n") == [Command("true"), Command(command), Command("false")]
+
+
+@pytest.mark.parametrize("command", ["echo 'never closed", "cat <<EOF\nnever", "true \\"])
+def test_a_command_that_is_never_finished_is_told(command: str) -> None:
+    with pytest.raises(ValueError, match="never finished"):
+        commands(command)
+
+
+def test_a_comment_says_that_a_command_wants_a_shell_of_its_own() -> None:
+    [first, second] = commands("kubectl port-forward svc/a 1:2   # in a shell of its own\ntrue  # in this shell\n")
+    assert first.elsewhere
+    assert not second.elsewhere
+
+
+@pytest.mark.parametrize(
+    ("command", "called"),
+    [
+        ("A=1 kvserving up x.yaml --detach  # it", [["kvserving", "up", "x.yaml", "--detach"]]),
+        ("a && b || c; d | e & f", [["a"], ["b"], ["c"], ["d"], ["e"], ["f"]]),
+        ("a --b \\\n  'c d'", [["a", "--b", "c d"]]),
+        ("a > out.txt 2>&1 b", [["a", "b"]]),
+        ("x=$(a b) && c", [["a", "b"], ["c"]]),
+        ("a -f - <<EOF\nb; c\nEOF", [["a", "-f", "-"]]),
+        ("# nothing", []),
+    ],
+)
+def test_the_programs_that_a_command_calls(command: str, called: list[list[str]]) -> None:
+    found = [[word for word in words if not word.isdigit()] for words in calls(command)]
+    assert found == called
+
+
+def test_output_is_compared_in_order_but_for_numbers_and_spaces() -> None:
+    printed = "NAME   AGE\ntiny   31s\nother\nok 1,297 of 1297 tokens, 0.0009 s\n"
+    assert unlike(("NAME AGE", "tiny 4s"), printed) is None
+    assert unlike(("tiny   1s", "...", "ok 5 of 5 tokens, 2.5 s"), printed) is None
+    assert unlike(("other", "NAME AGE"), printed) == "NAME AGE"
+    assert unlike(("ok 5 of 5 tokens, many s",), printed) == "ok 5 of 5 tokens, many s"
