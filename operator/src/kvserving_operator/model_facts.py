@@ -54,11 +54,17 @@ def resolve(uri: str, stated: StatedFacts | None, observed: ModelFacts | None) -
 
 def lookup(uri: str) -> ModelFacts | None:
     """Facts of a common model, by the ``owner/name`` of its hub address or of a path's end."""
+    best, _ = common_name(uri)
+    return None if best is None else _TABLE[best]
+
+
+def common_name(uri: str) -> tuple[str | None, str]:
+    """Name of a common model as tables have it, None where it is none, and what follows it at ``uri``: its variant."""
     name = "/".join(uri.partition("://")[2].rstrip("/").split("/")[-2:]).lower()
     best = max((key for key in _TABLE if name.startswith(key)), key=len, default=None)
     if best is None or not _VARIANT.fullmatch(name.removeprefix(best)):
-        return None
-    return _TABLE[best]
+        return None, ""
+    return best, name.removeprefix(best)
 
 
 def from_config(config: Mapping[str, Any]) -> ModelFacts:

@@ -28,6 +28,7 @@ INTERRUPTED = 130
 _COMMANDS = {
     "validate": "Check files and report every fault.",
     "render": "Print the Kubernetes objects of a file.",
+    "plan": "Size a service: devices, replicas and tiers, with the arithmetic.",
     "up": "Run a file as processes on this machine, verified.",
     "down": "Stop what `up` started.",
     "status": "Show what runs.",

@@ -1,0 +1,252 @@
+"""``kvserving plan``: a first sizing from a model, a device, lengths and a rate, with its arithmetic."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .plan_options import BYTES, COUNTS, Scaled, Time
+
+if TYPE_CHECKING:
+    from ..api.faults import Fault
+    from ..api.v1alpha1 import KVServing
+    from ..model_facts import ModelFacts
+    from ..sizing.figures import Input, Line
+    from ..sizing.models import Given, Model
+    from ..sizing.objects import Changes
+    from ..sizing.size import Sizing
+
+_TIME = Time()
+_AMOUNT = Scaled("NUMBER", COUNTS, "8.2B")
+_L1_HORIZON, _L2_HORIZON = 60.0, 300.0
+_SIZE = Scaled("BYTES", BYTES, "16.4GB")
+
+
+@click.command("plan", short_help="Size a service from a model, a device, lengths and a rate.")
+@click.argument("model", metavar="MODEL|FILE")
+@click.option("--device", required=True, metavar="NAME", help="Type of the devices, such as h100, or its properties.")
+@click.option("--prompt-tokens", type=int, required=True, metavar="N", help="Mean length of a prompt.")
+@click.option("--output-tokens", type=int, required=True, metavar="N", help="Mean length of an answer.")
+@click.option("--rate", type=float, required=True, metavar="R", help="Requests a second, at the peak.")
+@click.option("--ttft", type=_TIME, help="Mean time to the first token to meet, such as 1s. Default: none.")
+@click.option("--itl", type=_TIME, help="Mean time between tokens to meet, such as 30ms. Default: none.")
+@click.option("--reused", type=float, default=0.0, show_default=True, help="Share of a prompt found in a cache.")
+@click.option("--l1-horizon", type=_TIME, help="Time that L1 keeps KV; 0: no L1. Default: 1m with --reused.")
+@click.option("--l2-horizon", type=_TIME, help="Time that L2 keeps KV; 0: no L2. Default: 5m with --reused.")
+@click.option("--utilisation", type=float, default=0.7, show_default=True, help="Most that replicas are filled.")
+@click.option("--devices-per-node", type=int, default=8, show_default=True, help="Most devices of a replica.")
+@click.option("--kv-dtype", metavar="TYPE", help="Type of the KV cache, such as fp8. Default: the FILE's, else auto.")
+@click.option("--max-model-len", type=int, metavar="N", help="Longest context. Default: the FILE's, else the model's.")
+@click.option("--fact", "facts", multiple=True, metavar="NAME=VALUE", help="A fact of the model, over what is known.")
+@click.option("--tensor", type=int, metavar="N", help="Tensor parallel size of both roles. Default: the cheapest.")
+@click.option("--prefill-tokens-per-second", type=_AMOUNT, help="Measured with one prefill replica (with --tensor).")
+@click.option("--decode-tokens-per-second", type=_AMOUNT, help="Measured with one full decode replica (with --tensor).")
+@click.option("--kv-tokens", type=int, metavar="N", help="Tokens of KV that an engine logs to have (with --tensor).")
+@click.option("--transfer-bytes-per-second", type=_SIZE, help="Measured rate of one transfer, such as 40GB.")
+@click.option("--arithmetic/--no-arithmetic", default=True, help="Show how each figure comes about, or figures alone.")
+@click.option("--name", metavar="NAME", help="Name of the object. Default: the FILE's, else from the model's.")
+@click.option("-o", "--output", type=click.Choice(["text", "yaml", "json"]), default="text", help="Form of the answer.")
+def command(
+    model: str,
+    device: str,
+    prompt_tokens: int,
+    output_tokens: int,
+    rate: float,
+    ttft: float | None,
+    itl: float | None,
+    reused: float,
+    l1_horizon: float | None,
+    l2_horizon: float | None,
+    utilisation: float,
+    devices_per_node: int,
+    kv_dtype: str | None,
+    max_model_len: int | None,
+    facts: tuple[str, ...],
+    tensor: int | None,
+    prefill_tokens_per_second: float | None,
+    decode_tokens_per_second: float | None,
+    kv_tokens: int | None,
+    transfer_bytes_per_second: float | None,
+    arithmetic: bool,
+    name: str | None,
+    output: str,
+) -> int:
+    """Size a service: devices, replicas, tensor parallelism, L1 and L2, each with its arithmetic.
+
+    MODEL is an address (hf://owner/name, or owner/name of the hub) or a folder with a model's files,
+    FILE an object whose model, engine arguments and other fields are kept. Each input is marked as
+    measured, specified (a data sheet, the model, vLLM), given or assumed, with the option that
+    replaces it. `-o yaml` prints the object, for `kvserving validate`. Nothing is run.
+    """
+    from ..sizing import demand, devices, objects
+    from ..sizing.size import size
+    from .plan_options import model_facts
+
+    target = devices.device(device)
+    stated, given = model_facts(facts)
+    serving = _serving(model, objects.Changes(name, stated, kv_dtype, max_model_len))
+    known, observed = _model(serving, given)
+    asked = demand.Demand(
+        prompt=prompt_tokens,
+        output=output_tokens,
+        rate=rate,
+        ttft=ttft,
+        itl=itl,
+        reused=reused,
+        utilisation=utilisation,
+        l1_horizon=(_L1_HORIZON if reused else None) if l1_horizon is None else l1_horizon,
+        l2_horizon=(_L2_HORIZON if reused else None) if l2_horizon is None else l2_horizon,
+        devices_per_node=devices_per_node,
+    )
+    taken = demand.Measured(
+        tensor=tensor,
+        prefill=prefill_tokens_per_second,
+        decode=decode_tokens_per_second,
+        kv_tokens=kv_tokens,
+        transfer=transfer_bytes_per_second,
+    )
+    l2 = serving.spec.cache.l2
+    sizing = size(
+        known,
+        target,
+        asked,
+        taken=taken,
+        prefill=objects.limits(serving, "prefill"),
+        decode=objects.limits(serving, "decode"),
+        max_usage=l2.max_usage.percent / 100 if l2 is not None else 0.85,
+    )
+    body, notices = objects.sized(serving, sizing)
+    _check(body, observed)
+    for notice in notices:
+        click.echo(f"notice: {notice}", err=True)
+    lines = (*sizing.lines, *objects.host_lines(body))
+    asked_for = f"{prompt_tokens:,} prompt and {output_tokens:,} output tokens, {rate:g} requests/s"
+    head = f"{known.uri} on {target.name}: {asked_for}"
+    if output == "yaml":
+        click.echo(_yaml(head, body), nl=False)
+    elif output == "json":
+        click.echo(json.dumps(_document(sizing, lines, body), indent=2, ensure_ascii=False))
+    else:
+        _print(head, sizing, lines, arithmetic)
+    return 0
+
+
+def _serving(subject: str, changes: Changes) -> KVServing:
+    """The object to size: that of a file, or a new one for a model."""
+    from ..sizing import objects
+    from . import files
+
+    if subject != "-" and not subject.endswith((".yaml", ".yml", ".json")):
+        uri = _uri(subject)
+        return objects.changed(objects.new(uri, _name(uri)), changes)
+    return objects.changed(files.read(subject), changes)
+
+
+def _uri(subject: str) -> str:
+    from ..api.faults import Fault, InvalidSpec
+
+    if "://" in subject:
+        return subject
+    folder = Path(subject).expanduser()
+    if folder.is_dir():
+        return f"file://{folder.absolute()}"
+    if re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+", subject):
+        return f"hf://{subject}"
+    message = (
+        f"{subject!r} is no address, no folder here and no owner/name: write hf://owner/name, the folder of a model, "
+        "or the file of an object (.yaml)"
+    )
+    raise InvalidSpec([Fault("MODEL", message, subject)])
+
+
+def _name(uri: str) -> str:
+    """A name for an object, from the last part of the model's address."""
+    words = re.sub(r"[^a-z0-9]+", "-", uri.rstrip("/").rpartition("/")[2].lower()).strip("-")[:40].strip("-")
+    return words if words[:1].isalpha() else f"model-{words}"[:40].strip("-")
+
+
+def _model(serving: KVServing, given: Given) -> tuple[Model, ModelFacts | None]:
+    """What is known of the object's model, and what of it this machine's files tell."""
+    from dataclasses import replace
+
+    from .. import model_facts
+    from ..engines import arguments
+    from ..local import model_config
+    from ..sizing import models, objects
+
+    spec = serving.spec
+    folder = model_config.folder_of(spec.model.uri, spec.model.revision)
+    config = model_config.read(folder)
+    observed = None if config is None else model_facts.from_config(config)
+    facts = model_facts.resolve(spec.model.uri, spec.model.facts, observed)
+    if (longest := objects.longest(serving)) is not None:
+        facts = replace(facts, max_length=min(longest, facts.max_length or longest))
+    known = models.resolve(
+        spec.model.uri,
+        facts,
+        spec.engine.kv,
+        given=given,
+        disk=None if config is None else models.OnDisk(config, model_config.weights_bytes(folder)),
+        quantization=arguments.last_value(spec.engine.args, "--quantization"),
+    )
+    return known, observed
+
+
+def _check(body: dict[str, Any], observed: ModelFacts | None) -> None:
+    """Raise ``InvalidSpec`` where the sized object would be refused: by what the user's file or name brought."""
+    from ..api.faults import InvalidSpec
+    from ..api.load import inspect
+    from ..plan import Observed, check
+
+    reading = inspect(body, strict=True)
+    faults: Sequence[Fault] = reading.faults
+    if not faults and reading.serving is not None:
+        faults = check(reading.serving, observed=Observed(facts=observed))
+    # A cluster does not have this machine's folders; `kvserving validate` says so as well.
+    if faults := [fault for fault in faults if not _of_this_machine(fault)]:
+        raise InvalidSpec(faults)
+
+
+def _of_this_machine(fault: Fault) -> bool:
+    return fault.path == "spec.model.uri" and (fault.value or "").startswith("file://")
+
+
+def _yaml(head: str, body: dict[str, Any]) -> str:
+    import yaml
+
+    text = yaml.safe_dump(body, sort_keys=False, width=120)
+    return f"# A first sizing by `kvserving plan`. {head}\n{text}"
+
+
+def _document(sizing: Sizing, lines: Sequence[Line], body: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "devices": sizing.devices,
+        "prefill": {"replicas": sizing.prefill.replicas, "tensor": sizing.prefill.tensor},
+        "decode": {"replicas": sizing.decode.replicas, "tensor": sizing.decode.tensor},
+        "inputs": [asdict(entry) for entry in sizing.inputs],
+        "lines": [asdict(line) for line in lines],
+        "object": body,
+    }
+
+
+def _print(head: str, sizing: Sizing, lines: Sequence[Line], arithmetic: bool) -> None:
+    from .summary import print_table
+
+    click.echo(head)
+    if not arithmetic:
+        print_table(("WHAT", "FIGURE"), [(line.name, line.text) for line in lines])
+        return
+    click.echo()
+    print_table(("STARTS FROM", "FIGURE", "BASIS", "SOURCE", "REPLACED BY"), [_row(entry) for entry in sizing.inputs])
+    click.echo()
+    print_table(("WHAT", "FIGURE", "ARITHMETIC"), [(line.name, line.text, line.arithmetic) for line in lines])
+
+
+def _row(entry: Input) -> tuple[str, ...]:
+    return entry.name, entry.text, entry.basis, entry.source, entry.replace

@@ -1,0 +1,116 @@
+"""Options of ``kvserving plan``: times and amounts with units, and facts of a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from ..api.v1alpha1 import StatedFacts
+    from ..sizing.models import Given
+
+_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+BYTES = {
+    "": 1.0,
+    "KB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+    "KIB": 2.0**10,
+    "MIB": 2.0**20,
+    "GIB": 2.0**30,
+    "TIB": 2.0**40,
+}
+# Facts of the object's own (spec.model.facts), and what only a sizing needs.
+_STATED = ("kind", "layers", "kvHeads", "headDim", "maxLength")
+_GIVEN = {
+    "parameters": "parameters",
+    "activeParameters": "active",
+    "weights": "weights",
+    "hidden": "hidden",
+    "heads": "heads",
+    "kvBytesPerToken": "kv_token",
+    "stateBytes": "state",
+}
+_IN_BYTES = ("weights", "kvBytesPerToken", "stateBytes")
+
+
+class Time(click.ParamType[float]):
+    """A time with its unit: ``30ms``, ``1s``, ``10m``; ``0`` needs none."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", str(value))
+        if found is None:
+            if str(value) == "0":
+                return 0.0
+            self.fail(f"{value!r} is no time: write a number with its unit, such as 30ms, 1s, 10m or 1h", param, ctx)
+        return float(found[1]) * _SECONDS[found[2]]
+
+
+class Scaled(click.ParamType[float]):
+    """A number with a unit of ``units``, in any case."""
+
+    def __init__(self, name: str, units: Mapping[str, float], example: str) -> None:
+        self.name = name
+        self._units = units
+        self._example = example
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, with the unit multiplied in."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", str(value))
+        factor = self._units.get(found[2].upper()) if found else None
+        if found is None or factor is None:
+            units = ", ".join(unit for unit in self._units if unit)
+            self.fail(f"{value!r} is no amount: write it as {self._example} (units: {units})", param, ctx)
+        return float(found[1]) * factor
+
+
+def model_facts(written: Sequence[str]) -> tuple[StatedFacts | None, Given]:
+    """Facts that are given as NAME=VALUE: those of ``spec.model.facts``, and those of a sizing alone."""
+    from pydantic import ValidationError
+
+    from ..api.faults import Fault, InvalidSpec
+    from ..api.v1alpha1 import StatedFacts
+    from ..api.words import translate
+    from ..sizing.models import FACT, Given
+
+    found: dict[str, Any] = {}
+    for entry in written:
+        name, _, value = entry.partition("=")
+        if name not in (*_STATED, *_GIVEN):
+            message = f"{name!r} is no fact of a model: use {', '.join((*_STATED, *_GIVEN))}"
+            raise InvalidSpec([Fault(FACT, message, entry)])
+        found[name] = value if name == "kind" else _amount(name, value)
+    try:
+        stated = StatedFacts.model_validate({name: found[name] for name in _STATED if name in found})
+    except ValidationError as error:
+        raise InvalidSpec(Fault(FACT, str(fault), fault.value) for fault in translate(error)) from None
+    mine = {_GIVEN[name]: value for name, value in found.items() if name in _GIVEN}
+    return (stated if stated.model_fields_set else None), Given(**mine)
+
+
+def _amount(name: str, value: str) -> float | int:
+    from ..api.faults import Fault, InvalidSpec
+    from ..sizing.models import FACT
+
+    units, example = (BYTES, "16.4GB") if name in _IN_BYTES else (COUNTS, "8.2B")
+    try:
+        amount = Scaled("NUMBER", units, example).convert(value, None, None)
+    except click.BadParameter as error:
+        raise InvalidSpec([Fault(FACT, f"{name}: {error.message}", value)]) from None
+    if name in ("parameters", "activeParameters", "weights") and amount > 0:
+        return amount
+    if amount != int(amount) or (amount == 0 and name != "stateBytes"):
+        raise InvalidSpec([Fault(FACT, f"{name}: {value!r} must be a whole number above 0", value)])
+    return int(amount)

@@ -1,0 +1,270 @@
+"""The cheapest pair of roles that answers the demand, and what lies between and behind them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from ..api.faults import Fault, InvalidSpec
+from ..memory import GI
+from . import measured, roles
+from .demand import Demand, Limits, Measured, check
+from .devices import DeviceType
+from .figures import Input, Line, big, number, seconds
+from .models import Model
+from .roles import Bench, RoleSize, Unfit
+from .sources import inputs, reading_rate, transfer_rate
+
+MOST_SHARDS = 100
+
+
+@dataclass(frozen=True)
+class Sizing:
+    """What to run, and how that came about. Sizes of tiers are in GiB; 0: no such tier, None: as it is."""
+
+    prefill: RoleSize
+    decode: RoleSize
+    l1: int | None
+    l2: int | None
+    l2_shards: int
+    ttft: float
+    itl: float
+    lines: tuple[Line, ...]
+    inputs: tuple[Input, ...]
+
+    @property
+    def devices(self) -> int:
+        """Devices of both roles."""
+        return self.prefill.devices + self.decode.devices
+
+
+def size(
+    model: Model,
+    device: DeviceType,
+    demand: Demand,
+    *,
+    taken: Measured = Measured(),  # noqa: B008
+    prefill: Limits = Limits(),  # noqa: B008
+    decode: Limits = Limits(),  # noqa: B008
+    max_usage: float = 0.85,
+) -> Sizing:
+    """Size both roles and the tiers; ``max_usage`` is the share of L2 that is filled.
+
+    Fewest devices win, then equal tensor sizes, then small ones. Raises ``InvalidSpec`` where the demand is none that
+    can be met, with what stands against it and the way out.
+    """
+    check(demand, taken, model)
+    bench = Bench(model, device, demand, taken)
+    first, second = _cheapest(bench, prefill, decode)
+    ttft, itl, times = _expected(bench, first, second)
+    tiers, l1, l2, shards = _tiers(bench, first, max_usage)
+    lines = [
+        *_model_lines(model),
+        *first.lines,
+        *second.lines,
+        _devices_line(first, second),
+        *_transfer_lines(bench),
+        *times,
+        *tiers,
+    ]
+    return Sizing(
+        prefill=first,
+        decode=second,
+        l1=l1,
+        l2=l2,
+        l2_shards=shards,
+        ttft=ttft,
+        itl=itl,
+        lines=tuple(lines),
+        inputs=inputs(bench, first, prefill, decode),
+    )
+
+
+def _cheapest(bench: Bench, prefill: Limits, decode: Limits) -> tuple[RoleSize, RoleSize]:
+    tensors = _tensors(bench)
+    reasons: dict[str, str] = {}
+    pairs: list[tuple[RoleSize, RoleSize]] = []
+    for tensor in tensors:
+        try:
+            second = roles.decode(bench, tensor, decode)
+        except Unfit as reason:
+            reasons["decode"] = f"tensor {tensor}: {reason}"
+            continue
+        spent = sum(_beside(bench)) + second.busy
+        for other in tensors:
+            try:
+                first = roles.prefill(bench, other, prefill, spent)
+            except Unfit as reason:
+                reasons["prefill"] = f"tensor {other}: {reason}"
+                continue
+            if _transferable(bench.model, other, tensor):
+                pairs.append((first, second))
+            else:
+                heads = bench.model.facts.kv_heads
+                reasons["prefill"] = f"tensor {other}: its ranks hold copies of {heads} KV heads, and decode has fewer"
+    if not pairs:
+        raise InvalidSpec([Fault("--device", _nothing_fits(bench, reasons), bench.device.name)])
+    return min(
+        pairs,
+        key=lambda pair: (
+            pair[0].devices + pair[1].devices,
+            pair[0].tensor != pair[1].tensor,
+            pair[0].tensor + pair[1].tensor,
+        ),
+    )
+
+
+def _tensors(bench: Bench) -> tuple[int, ...]:
+    possible = bench.model.tensors(64)
+    wanted = bench.measured.tensor
+    if wanted is None:
+        return bench.model.tensors(bench.demand.devices_per_node)
+    if wanted not in possible:
+        message = (
+            f"{wanted} does not divide the {bench.model.heads} heads of {bench.model.uri} as vLLM asks: "
+            f"use {' or '.join(map(str, possible))}"
+        )
+        raise InvalidSpec([Fault("--tensor", message, str(wanted))])
+    if wanted > bench.demand.devices_per_node:
+        message = (
+            f"{wanted} ranks need more than one node of {bench.demand.devices_per_node} devices: raise "
+            "--devices-per-node, or see docs/multinode.md for engines on several nodes, which are not sized here"
+        )
+        raise InvalidSpec([Fault("--tensor", message, str(wanted))])
+    return (wanted,)
+
+
+def _transferable(model: Model, prefill: int, decode: int) -> bool:
+    """Whether NIXL can move KV between roles of these tensor sizes: copied heads go to no fewer ranks."""
+    copied = prefill > (model.facts.kv_heads or 1) and not model.facts.latent and model.facts.kind != "recurrent"
+    return prefill <= decode or not copied
+
+
+def _nothing_fits(bench: Bench, reasons: dict[str, str]) -> str:
+    told = "; ".join(f"{role} with {why}" for role, why in reasons.items())
+    return (
+        f"{bench.device.name} serves {bench.model.uri} with no tensor size up to {bench.demand.devices_per_node} "
+        f"(--devices-per-node): {told}. Use a device with more memory or bandwidth, fewer bits (a model stored as fp8, "
+        "KV of type fp8), shorter prompts, or looser --ttft and --itl; engines on several nodes (docs/multinode.md) "
+        "are not sized here"
+    )
+
+
+def _model_lines(model: Model) -> list[Line]:
+    lines = [Line("KV of a token", model.kv_token, big(model.kv_token, "B"), model.kv_arithmetic)]
+    if model.fixed:
+        lines.append(Line("states and windows of a request", model.fixed, big(model.fixed, "B")))
+    return lines
+
+
+def _devices_line(prefill: RoleSize, decode: RoleSize) -> Line:
+    devices = prefill.devices + decode.devices
+    how = f"{prefill.replicas} x {prefill.tensor} + {decode.replicas} x {decode.tensor}"
+    ratio = f"{number(devices)} (prefill to decode {prefill.replicas}:{decode.replicas})"
+    return Line("devices", devices, ratio, how)
+
+
+def _kept(bench: Bench, tokens: int) -> float:
+    """Bytes of KV of ``tokens`` tokens of one request."""
+    return tokens * bench.model.kv_token + bench.model.fixed
+
+
+def _kept_how(bench: Bench, tokens: int) -> str:
+    states = f" + {big(bench.model.fixed, 'B')}" if bench.model.fixed else ""
+    return f"({number(tokens)} x {number(bench.model.kv_token)} bytes{states})"
+
+
+def _beside(bench: Bench) -> tuple[float, float]:
+    """Seconds of a request's transfer, and of reading from a tier what is not computed."""
+    demand = bench.demand
+    rate = reading_rate(demand)
+    reading = demand.cached * bench.model.kv_token / rate if rate else 0.0
+    return _kept(bench, demand.prompt) / transfer_rate(bench), reading
+
+
+def _transfer_lines(bench: Bench) -> list[Line]:
+    prompt, rate = _kept(bench, bench.demand.prompt), bench.demand.rate
+    how = _kept_how(bench, bench.demand.prompt)
+    return [
+        Line("transfer: bytes of a request", prompt, big(prompt, "B"), how),
+        Line(
+            "transfer: bandwidth, all requests",
+            rate * prompt,
+            big(rate * prompt, "B/s"),
+            f"{rate:g} x {big(prompt, 'B')}",
+        ),
+    ]
+
+
+def _expected(bench: Bench, prefill: RoleSize, decode: RoleSize) -> tuple[float, float, list[Line]]:
+    """Mean time to the first token and between tokens, at the rate that is asked for."""
+    transfer, reading = _beside(bench)
+    used = bench.demand.rate * prefill.busy / prefill.replicas
+    wait = used * prefill.busy / (2 * (1 - used))
+    running, moment = roles.step_at(bench, decode)
+    step = moment.seconds
+    ttft = wait + prefill.busy + reading + transfer + step
+    load = f"{bench.demand.rate:g} x {seconds(prefill.busy)} / {prefill.replicas}"
+    parts = [
+        seconds(wait),
+        seconds(prefill.busy),
+        *([seconds(reading)] if reading else []),
+        seconds(transfer),
+        seconds(step),
+    ]
+    sent = f"{big(_kept(bench, bench.demand.prompt), 'B')} / {big(transfer_rate(bench), 'B/s')}"
+    lines = [
+        Line("prefill: utilisation", used, f"{used:.3g}", load),
+        Line(
+            "time in the queue, mean",
+            wait,
+            seconds(wait),
+            f"{used:.3g} x {seconds(prefill.busy)} / (2 x (1 - {used:.3g}))",
+        ),
+    ]
+    if reading:
+        rate = big(reading_rate(bench.demand), "B/s")
+        how = f"{number(bench.demand.cached)} x {number(bench.model.kv_token)} bytes / {rate}"
+        lines.append(Line("time of a read from a tier", reading, seconds(reading), how))
+    lines += [
+        Line("time of a transfer", transfer, seconds(transfer), sent),
+        Line("decode: requests at once, mean", running, number(running)),
+        Line("time between tokens, mean", step, seconds(step), moment.arithmetic),
+        Line("time to first token, mean", ttft, seconds(ttft), " + ".join(parts)),
+    ]
+    return ttft, step, lines
+
+
+def _tiers(bench: Bench, prefill: RoleSize, max_usage: float) -> tuple[list[Line], int | None, int | None, int]:
+    demand, lines = bench.demand, []
+    new = _kept(bench, demand.computed)
+    how = _kept_how(bench, demand.computed)
+    l1 = None if demand.l1_horizon is None else 0
+    l2 = None if demand.l2_horizon is None else 0
+    shards = 1
+    if demand.l1_horizon:
+        l1 = _gib(demand.rate / prefill.replicas * new * demand.l1_horizon)
+        shared = f" / {prefill.replicas}" if prefill.replicas > 1 else ""
+        told = f"ceil({demand.rate:g}{shared} x {how} x {seconds(demand.l1_horizon)} / 1 GiB) x 1 GiB"
+        lines.append(Line("L1 of a prefill replica", l1 * GI, f"{l1:,} GiB", told))
+    if demand.l2_horizon:
+        l2 = _gib(demand.rate * new * demand.l2_horizon / max_usage)
+        told = f"ceil({demand.rate:g} x {how} x {seconds(demand.l2_horizon)} / {max_usage:g} / 1 GiB) x 1 GiB"
+        lines.append(Line("L2, all shards", l2 * GI, f"{l2:,} GiB", told))
+        read = demand.rate * demand.cached * bench.model.kv_token
+        each = demand.utilisation * measured.STORE_BYTES_PER_SECOND
+        shards = max(1, math.ceil(read / each - roles.RESERVE))
+        told = f"ceil({big(read, 'B/s')} / ({demand.utilisation:g} x {big(measured.STORE_BYTES_PER_SECOND, 'B/s')}))"
+        if demand.cached:
+            lines.append(Line("L2: shards, all reads from it", shards, number(shards), told))
+        if shards > MOST_SHARDS:
+            message = (
+                f"{seconds(demand.l2_horizon)}: {shards} shards would be read from, and an L2 has {MOST_SHARDS} at most"
+            )
+            raise InvalidSpec([Fault("--l2-horizon", f"{message}: leave L2 out (0), or split the traffic")])
+    return lines, l1, l2, shards
+
+
+def _gib(wanted: float) -> int:
+    """Whole GiB, one at least."""
+    return max(1, math.ceil(wanted / GI - roles.RESERVE))

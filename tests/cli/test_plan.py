@@ -1,0 +1,127 @@
+"""``kvserving plan``: its forms, its errors, and the page that shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvserving_operator import cli
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "sizing.md"
+LENGTHS = ("--prompt-tokens", "4000", "--output-tokens", "300", "--rate", "2.5")
+_EXAMPLE = re.compile(r"```console\n\$ kvserving (plan [^\n]+)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def _no_models_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+
+def run(*arguments: str) -> int:
+    return cli.run(["plan", *arguments])
+
+
+def test_the_examples_of_the_page_are_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    examples = _EXAMPLE.findall(PAGE.read_text())
+    assert len(examples) == 2
+    for command, shown in examples:
+        assert cli.run(command.split()) == 0
+        # Where this fails, put what is printed into the page.
+        assert shown == capsys.readouterr().out
+
+
+def test_the_page_names_every_option_and_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    options = set(re.findall(r"(--[a-z0-9-]+)", capsys.readouterr().out.partition("Options:")[2]))
+    text = PAGE.read_text()
+    unnamed = {"--help", "--no-arithmetic", "--arithmetic", "--output"}
+    assert [option for option in sorted(options - unnamed) if option not in text] == []
+    from kvserving_operator.sizing.devices import DEVICES
+
+    assert ", ".join(f"`{name}`" for name in DEVICES) in text
+
+
+def test_yaml_is_an_object_that_validate_accepts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, "--reused", "0.5", "-o", "yaml") == 0
+    file = tmp_path / "sized.yaml"
+    file.write_text(capsys.readouterr().out)
+    assert cli.run(["validate", str(file)]) == 0
+    made = yaml.safe_load(file.read_text())
+    assert made["metadata"]["name"] == "qwen3-8b"
+    assert made["spec"]["model"] == {"uri": "hf://Qwen/Qwen3-8B"}
+    assert made["spec"]["cache"] == {"l1": {"size": "42Gi"}, "l2": {"size": "243Gi"}}
+
+
+def test_a_file_keeps_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = ROOT / "examples" / "gpu-worker-tiers.yaml"
+    assert run(str(example), "--device", "h100", *LENGTHS, "-o", "yaml") == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert made["spec"]["cache"] == yaml.safe_load(example.read_text())["spec"]["cache"]
+    assert made["spec"]["prefill"] == {"replicas": 1, "parallelism": {"tensor": 2}}
+
+
+def test_json_has_the_inputs_the_lines_and_the_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("Qwen/Qwen3-8B", "--device", "h200", *LENGTHS, "-o", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["devices"] == 2
+    assert told["object"]["spec"]["decode"] == {"replicas": told["decode"]["replicas"]}
+    assert {entry["basis"] for entry in told["inputs"]} == {"specified", "assumed"}
+    [kv] = [line for line in told["lines"] if line["name"] == "KV of a token"]
+    assert kv["value"] == 147_456
+
+
+def test_figures_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, "--no-arithmetic") == 0
+    told = capsys.readouterr().out
+    assert "prefill: replicas" in told
+    assert "ceil(" not in told
+
+
+def test_a_folder_with_a_configuration_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.sizing.test_models import QWEN3_8B
+
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    (tmp_path / "model.safetensors").write_bytes(b"x" * 1000)
+    assert run(str(tmp_path), "--device", "h100", *LENGTHS, "--fact", "weights=16GB", "-o", "json") == 0
+    inputs = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)["inputs"]}
+    assert inputs["parameters"]["text"] == "8.19 billion"
+    assert inputs["parameters"]["source"] == "config.json and weight files here"
+    assert (inputs["weights"]["basis"], inputs["weights"]["text"]) == ("given", "16 GB")
+
+
+def test_an_unknown_model_is_sized_by_what_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ("parameters=7B", "weights=14GB", "hidden=4096", "heads=32")
+    facts = (*sizes, "kind=attention", "layers=32", "kvHeads=8", "headDim=128")
+    stated = [word for fact in facts for word in ("--fact", fact)]
+    assert run("some/model", "--device", "l40s", *LENGTHS, *stated, "-o", "yaml") == 0
+    made = yaml.safe_load(capsys.readouterr().out)
+    assert made["spec"]["model"]["facts"] == {"kind": "attention", "layers": 32, "kvHeads": 8, "headDim": 128}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("some/model",), 1, "error: MODEL: hf://some/model: its configuration is not on this machine"),
+        (("nowhere",), 1, "error: MODEL: 'nowhere' is no address, no folder here and no owner/name"),
+        (("Qwen/Qwen3-8B", "--device", "h1000"), 1, "error: --device: 'h1000' is in no table; there are: a100-40g"),
+        (("Qwen/Qwen3-8B", "--rate", "0"), 1, "error: --rate: 0 requests a second need no engines"),
+        (("Qwen/Qwen3-8B", "--itl", "30"), 2, "'30' is no time: write a number with its unit, such as 30ms"),
+        (("Qwen/Qwen3-8B", "--transfer-bytes-per-second", "9XB"), 2, "'9XB' is no amount: write it as 16.4GB"),
+        (("Qwen/Qwen3-8B", "--fact", "size=8B"), 1, "error: --fact: 'size' is no fact of a model: use kind, layers"),
+        (("Qwen/Qwen3-8B", "--fact", "layers=3.5"), 1, "error: --fact: layers: '3.5' must be a whole number above 0"),
+        (("Qwen/Qwen3-8B", "--fact", "weights=heavy"), 1, "error: --fact: weights: 'heavy' is no amount"),
+        (("Qwen/Qwen3-8B", "--fact", "kind=odd"), 1, "error: --fact: kind: "),
+        (("Qwen/Qwen3-8B", "--name", "Bad_Name"), 1, "error: metadata.name"),
+        (("Qwen/Qwen3-8B", "--max-model-len", "4100"), 1, "4,000 + 300 output tokens are 4,300"),
+    ],
+)
+def test_errors_say_what_is_wrong_and_the_way_out(
+    arguments: tuple[str, ...], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("--device", "h100", *LENGTHS, *arguments) == status
+    assert said in capsys.readouterr().err

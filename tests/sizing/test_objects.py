@@ -1,0 +1,108 @@
+"""A sizing put into an object: what changes, what stays, what is said about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from tests.sizing.support import QWEN, sizing
+
+from kvserving_operator.api import load
+from kvserving_operator.api.faults import InvalidSpec
+from kvserving_operator.api.v1alpha1 import KVServing, StatedFacts
+from kvserving_operator.plan import check
+from kvserving_operator.sizing import objects
+from kvserving_operator.sizing.demand import Limits
+from kvserving_operator.sizing.objects import Changes
+
+
+def serving(spec: str) -> KVServing:
+    head = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: mine, namespace: prod}\n"
+    return load.load(f"{head}spec:\n  model: {{uri: 'hf://Qwen/Qwen3-8B'}}\n{spec}", strict=True)
+
+
+def put(spec: str, **asked: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
+    return objects.sized(serving(spec), sizing(**asked))
+
+
+def test_what_a_sizing_does_not_know_stays() -> None:
+    spec = "  engine: {args: ['--max-num-seqs=64']}\n  decode: {drainTimeout: 1h}\n  router: {type: vllm-router}\n"
+    made, notices = put(spec, rate=20)
+    assert made["metadata"] == {"name": "mine", "namespace": "prod"}
+    assert made["spec"]["engine"] == {"args": ["--max-num-seqs=64"]}
+    assert made["spec"]["router"] == {"type": "vllm-router"}
+    assert made["spec"]["decode"]["drainTimeout"] == "1h"
+    assert made["spec"]["decode"]["replicas"] == sizing(rate=20).decode.replicas > 1
+    assert notices == ("the object has no spec.prefill: the sizing adds it",)
+
+
+def test_numbers_that_others_would_own_give_way_and_this_is_said() -> None:
+    spec = (
+        "  prefill: {autoscaling: {max: 3}}\n"
+        "  decode: {nodes: 2, parallelism: {tensor: 16}, resources: {limits: {nvidia.com/gpu: 8}}}\n"
+    )
+    made, notices = put(spec)
+    assert made["spec"]["prefill"] == {"replicas": 1}
+    assert made["spec"]["decode"] == {"replicas": 1, "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    assert [notice.split()[0] for notice in notices] == ["spec.prefill.autoscaling", "spec.decode.nodes"]
+    assert check(load.load(made, strict=True)) == ()
+
+
+def test_tiers_stay_as_they_are_unless_they_are_sized() -> None:
+    spec = "  prefill: {}\n  cache: {l1: {size: 7Gi, policy: arc}, l2: {size: 9Gi}}\n"
+    assert put(spec)[0]["spec"]["cache"] == {"l1": {"size": "7Gi", "policy": "arc"}, "l2": {"size": "9Gi"}}
+    made, notices = put(spec, reused=0.5, l1_horizon=60.0, l2_horizon=0.0)
+    assert made["spec"]["cache"] == {"l1": {"size": "42Gi", "policy": "arc"}}
+    assert notices == ("spec.cache.l2 is left out: --l2-horizon is 0",)
+
+
+def test_a_store_of_others_is_not_sized() -> None:
+    spec = "  prefill: {}\n  cache: {l2: {type: external, url: 'redis://cache:6379'}}\n"
+    made, notices = put(spec, l2_horizon=60.0)
+    assert made["spec"]["cache"]["l2"] == {"type": "external", "url": "redis://cache:6379"}
+    assert notices == ("spec.cache.l2 stays as it is: the operator does not size a store of type external",)
+
+
+def test_a_store_that_was_switched_off_is_switched_on() -> None:
+    made, _ = put("  prefill: {}\n  cache: {l2: {type: none}}\n", l2_horizon=60.0)
+    assert set(made["spec"]["cache"]["l2"]) == {"size"}
+
+
+def test_shards_are_as_many_as_reads_need() -> None:
+    made, _ = put("  prefill: {}\n", rate=60, reused=0.5, l2_horizon=60.0)
+    assert made["spec"]["cache"]["l2"]["replicas"] == 9
+
+
+def test_options_change_the_object() -> None:
+    changes = Changes("other", StatedFacts(kind="attention", layers=36), "fp8", 8000)
+    changed = objects.changed(serving("  engine: {args: ['--max-model-len', '9000', '--seed=1']}\n"), changes)
+    body = yaml.safe_load(yaml.safe_dump(objects.sized(changed, sizing())[0]))
+    assert body["metadata"]["name"] == "other"
+    assert body["spec"]["model"]["facts"] == {"kind": "attention", "layers": 36}
+    assert body["spec"]["engine"] == {"args": ["--seed=1", "--max-model-len=8000"], "kv": {"dtype": "fp8"}}
+    assert objects.longest(changed) == 8000
+
+
+def test_engine_arguments_bound_the_memory_and_the_batch_of_their_role() -> None:
+    given = serving(
+        "  engine: {args: ['--gpu-memory-utilization=0.8']}\n"
+        "  prefill: {}\n"
+        "  decode: {args: ['--max-num-seqs', '32']}\n"
+    )
+    assert objects.limits(given, "prefill") == Limits(0.8, None)
+    assert objects.limits(given, "decode") == Limits(0.8, 32)
+    with pytest.raises(InvalidSpec, match=r"spec.decode.args: --max-num-seqs 'many' is no number"):
+        objects.limits(serving("  decode: {args: ['--max-num-seqs=many']}\n"), "decode")
+
+
+def test_engines_on_cpus_are_not_sized() -> None:
+    with pytest.raises(InvalidSpec, match=r"spec.engine.device: cpu"):
+        objects.changed(serving("  engine: {device: cpu}\n"), Changes())
+
+
+def test_host_memory_is_that_of_the_plan() -> None:
+    made, _ = objects.sized(objects.new(QWEN, "tested"), sizing(reused=0.5, l1_horizon=60.0, l2_horizon=60.0))
+    prefill, decode = objects.host_lines(made)
+    assert (prefill.text, prefill.arithmetic) == ("54.2Gi", "8Gi engine + 42Gi L1 + 4.2Gi 10% of L1")
+    assert decode.text == "8Gi"
