@@ -86,7 +86,7 @@ check: $(VENV)/.dev ## lint, types, import rules, generated files
 	$(BIN)/mypy
 	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
-	$(BIN)/python -m kvserving_operator.control.reference --check docs
+	$(BIN)/python -m kvserving_operator.reference --check docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --check operator/src/kvserving_operator/plan/assets
 	$(BIN)/python -m kvserving_operator.chart --check charts/kvserving-operator
 
@@ -98,7 +98,7 @@ format: $(VENV)/.dev ## format the code and mend what the linter can
 .PHONY: generate
 generate: $(VENV)/.installed ## write the generated files again
 	$(BIN)/python -m kvserving_operator.api.schema --write crds
-	$(BIN)/python -m kvserving_operator.control.reference --write docs
+	$(BIN)/python -m kvserving_operator.reference --write docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --write operator/src/kvserving_operator/plan/assets
 	$(BIN)/python -m kvserving_operator.chart --write charts/kvserving-operator
 

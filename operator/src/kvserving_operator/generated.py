@@ -30,7 +30,7 @@ def folder_actions(parser: argparse.ArgumentParser) -> Any:
     group = parser.add_mutually_exclusive_group(required=True)
     group.add_argument("--write", metavar="FOLDER", type=Path, help="write into FOLDER")
     group.add_argument("--check", metavar="FOLDER", type=Path, help="exit with 1 if FOLDER differs")
-    parser.set_defaults(print=False)
+    parser.set_defaults(print=False, command=parser.prog)
     return group
 
 
@@ -49,5 +49,5 @@ def write_or_check(name: str, text: str, options: argparse.Namespace, source: st
     file = options.check / name
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{file} differs from {source}: run --write {options.check}", file=sys.stderr)
+    print(f"{file} differs from {source}: run `{options.command} --write {options.check}`", file=sys.stderr)
     return 1

@@ -76,27 +76,33 @@ class L2(Section):
     max_usage: Percentage = Field(
         default=Percentage("85%"), description="Share of size that is used before objects are evicted."
     )
-    replicas: Annotated[Int, Field(ge=1, le=100)] = Field(default=1, description="Shards of the store.")
+    replicas: Annotated[Int, Field(ge=1, le=100)] = Field(default=1, description="Shards of valkey.")
     roles: Roles = Field(
         default=("prefill",), description="Roles that use the tier; unset without a prefill section means decode."
     )
-    storage_class: Name | None = Field(default=None, description="Storage class of the volume that filesystem claims.")
+    storage_class: Name | None = Field(
+        default=None,
+        description="Storage class of the volume that filesystem claims; unset takes the cluster's default class.",
+    )
     url: Url | None = Field(default=None, description="Address of a store that the operator does not manage.")
-    endpoint: Url | None = Field(default=None, description="Endpoint of an S3-compatible service.")
+    endpoint: Url | None = Field(
+        default=None, description="Endpoint of an S3-compatible service. Default: that of Amazon S3 in region."
+    )
     region: Annotated[str, Field(min_length=1, max_length=64, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Region of the bucket."
     )
     secret_ref: Name | None = Field(
         default=None,
-        description="Secret with the credentials of the store: password, optionally username and ca.crt (external), or "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3).",
+        description="Secret with the credentials of the store: password, in place of one of the operator's (valkey); "
+        "password, optionally username and ca.crt (external); AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3).",
     )
     tenant: Annotated[str, Field(min_length=1, max_length=128, pattern=LINE_PATTERN)] | None = Field(
         default=None, description="Keeps the objects of tenants apart in one store."
     )
     load_timeout: Duration = Field(default=Duration("30s"), description="A load that takes longer counts as a miss.")
     loads: Literal["auto", "always", "never"] = Field(
-        default="auto", description="auto loads only what is faster than computing it."
+        default="auto",
+        description="auto loads only what is faster than computing it, always every hit; never reads nothing from L2.",
     )
     share_across_versions: Flag = Field(
         default=False, description="Let engines of different vLLM versions share objects."
@@ -120,7 +126,11 @@ class Cache(Section):
     l1: L1 | None = Field(default=None, description="Tier in host memory. Unset: off.")
     l2: L2 | None = Field(default=None, description="Tier shared by all engines. Unset: off.")
     connectors: Annotated[tuple[ConnectorWeight, ...], Field(max_length=16, json_schema_extra=keyed_list("name"))] = (
-        Field(default=(), description="Weights of the derived connectors, and further connectors.")
+        Field(
+            default=(),
+            description="Weights of the derived connectors, and further connectors. "
+            "Default: 1000000 for NixlConnector, 1 for every other one.",
+        )
     )
 
 
@@ -129,5 +139,5 @@ class Kvcached(Section):
 
     enabled: Flag = Field(default=False, description="Run the engines under kvcached.")
     max_cached_tokens: Annotated[Int, Field(ge=1, le=1_000_000_000)] | None = Field(
-        default=None, description="Most tokens kept for prefix caching."
+        default=None, description="Most tokens kept for prefix caching; unset leaves it to kvcached."
     )

@@ -28,7 +28,7 @@ class Gateway(Section):
     parent_refs: Annotated[tuple[ParentRef, ...], Field(max_length=16, json_schema_extra=ATOMIC)] = Field(
         default=(), description="Gateways, as in an HTTPRoute."
     )
-    inference_pool: Flag = Field(default=False, description="Create an InferencePool.")
+    inference_pool: Flag = Field(default=False, description="Create an InferencePool; without effect in this release.")
 
 
 class Router(Section):
@@ -38,7 +38,8 @@ class Router(Section):
     image: Image | None = Field(default=None, description="Router image. Default: the tested image of the type.")
     replicas: Annotated[Int, Field(ge=1, le=100)] = Field(default=2, description="Router pods.")
     policy: Literal["cacheAware", "powerOfTwo", "roundRobin"] = Field(
-        default="cacheAware", description="How a prefill engine is chosen."
+        default="cacheAware",
+        description="How a prefill engine is chosen; a decode engine likewise, with cacheAware by powerOfTwo.",
     )
     request_timeout: Duration = Field(
         default=Duration("30m"), description="Longest time of one leg; must exceed the longest generation."
@@ -79,7 +80,10 @@ class Colocate(Section):
 class Scheduling(Section):
     """Placement of the engines."""
 
-    gang: Literal["none", "auto", "volcano", "coscheduling"] = Field(default="none", description="Gang scheduler.")
+    gang: Literal["none", "auto", "volcano", "coscheduling"] = Field(
+        default="none",
+        description="Gang scheduler: its name and queue are set on the engines' pods; auto chooses none yet.",
+    )
     queue: Name | None = Field(default=None, description="Queue of the gang scheduler.")
     colocate: Colocate | None = Field(default=None, description="Keep engines that transfer close to each other.")
 

@@ -83,7 +83,7 @@ class Model(Section):
 class KVSettings(Section):
     """Settings of the KV cache that both roles share."""
 
-    block_size: BlockSize = Field(default="auto", description="Tokens per block, or auto.")
+    block_size: BlockSize = Field(default="auto", description="Tokens per block; auto leaves it to vLLM.")
     dtype: Annotated[str, Field(min_length=1, max_length=32, pattern=LINE_PATTERN)] = Field(
         default="auto", description="Data type of the KV cache."
     )
@@ -131,7 +131,8 @@ class Autoscaling(Section):
     target: Annotated[Int, Field(ge=1, le=1_000_000_000)] | None = Field(
         default=None,
         description="Value to keep per engine: requests (queue, running), milliseconds (ttft, itl), percent (kvUsage), "
-        "the metric's own unit (custom); with auto that of the first.",
+        "the metric's own unit (custom); with auto that of the first. "
+        "Default: 8 (queue), four fifths of --max-num-seqs or 200 (running), 500 (ttft), 50 (itl), 80 (kvUsage).",
     )
     via: Literal["hpa", "keda", "external"] = Field(default="hpa", description="Who scales.")
 
@@ -165,7 +166,9 @@ class Role(Section):
     parallelism: Parallelism = Field(default=Parallelism(), description="How one replica is spread over devices.")
     nodes: Annotated[Int, Field(ge=1, le=64)] = Field(default=1, description="Nodes per replica.")
     resources: Resources = Field(
-        default=Resources(), description="Resources of the engine container. Default: devices from parallelism."
+        default=Resources(),
+        description="Resources of the engine container. Default: devices from parallelism, memory where a tier needs "
+        "it, and the resource of transfer.rdma.",
     )
     args: Args = Field(default=(), description="Further vLLM arguments of this role.")
     env: Env = Field(default=(), description="Further environment of this role.")

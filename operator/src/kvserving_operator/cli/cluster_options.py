@@ -47,7 +47,11 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "-n", "--namespace", callback=_namespace, metavar="NAME", help="Namespace. Default: that of the context."
     )
     @click.option("--context", metavar="NAME", help="Context of the kubeconfig. Default: the current one.")
-    @click.option("--kubeconfig", metavar="FILE", help="Default: $KUBECONFIG, else ~/.kube/config, else the pod's own.")
+    @click.option(
+        "--kubeconfig",
+        metavar="FILE",
+        help="Credentials. Default: $KUBECONFIG, else ~/.kube/config, else the pod's own.",
+    )
     @wraps(command)
     def with_target(*args: Any, kubeconfig: str | None, context: str | None, namespace: str | None, **more: Any) -> Any:
         return command(*args, target=Target(kubeconfig, context, namespace), **more)
