@@ -50,6 +50,7 @@ class Apiserver:
         for base in ("/api/{version}", "/apis/{group}/{version}"):
             app.router.add_get(base, self._discovery)
             app.router.add_get(f"{base}/{{plural}}", self._list)
+            app.router.add_get(f"{base}/{{plural}}/{{name}}", self._get)
             app.router.add_get(f"{base}/namespaces/{{namespace}}/{{plural}}", self._list)
             app.router.add_get(f"{base}/namespaces/{{namespace}}/{{plural}}/{{name}}", self._get)
         return app

@@ -18,11 +18,17 @@ MAKERS = {"error", "warning", "info", "make", "Finding"}
 
 def names() -> set[str]:
     """Names of all checks in the code; those that end in a reason are given as ``event-*``."""
-    found = set()
+    return set(severities())
+
+
+def severities() -> dict[str, set[str]]:
+    """The words that make each check's findings: a severity, or one that is chosen as it runs (MAKERS)."""
+    found: dict[str, set[str]] = {}
     for file in Path(str(checks.__file__)).parent.glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MAKERS:
-                found |= set(_texts(node.args[1] if node.func.id == "Finding" else node.args[0]))
+                for name in _texts(node.args[1] if node.func.id == "Finding" else node.args[0]):
+                    found.setdefault(name, set()).add(node.func.id)
     return found
 
 
@@ -58,7 +64,20 @@ def test_a_severity_stands_for_each_check_of_a_row() -> None:
         cells = line.split("|")
         checks_of_row, severities = re.findall(r"`[a-z0-9*-]+`", cells[1]), cells[2].split(",")
         if "while" not in cells[2]:
-            assert len(severities) in (1, len(checks_of_row)), line
+            assert len(checks_of_row) == 1 or len(severities) in (1, len(checks_of_row)), line
+
+
+def test_the_severities_are_those_of_the_code() -> None:
+    table, made = PAGE.read_text().partition("## What is looked for")[2], severities()
+    wrong = {}
+    for line in (line for line in table.splitlines() if line.startswith("| `")):
+        cells = line.split("|")
+        listed, words = re.findall(r"`([a-z0-9*-]+)`", cells[1]), [word.strip() for word in cells[2].split(",")]
+        for at, name in enumerate(listed):
+            told = set(words) if len(listed) == 1 else {words[at if len(words) > 1 else 0]}
+            if made[name] <= {"error", "warning", "info"} and told != made[name]:
+                wrong[name] = (told, made[name])
+    assert wrong == {}
 
 
 def test_the_printed_example_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,11 @@ class Live:
     schema: Body | None = None
     hidden: frozenset[str] = frozenset()
     unread: tuple[Unread, ...] = ()
+    absent: frozenset[str] = frozenset()
+    namespace: Body | None = None
+    quotas: tuple[Body, ...] | None = None
+    ranges: tuple[Body, ...] | None = None
+    classes: tuple[Body, ...] | None = None
 
     @property
     def status(self) -> Body:
@@ -170,7 +175,9 @@ class ClusterFacts:
     """One cluster. Lists that may not be read are ``None``.
 
     ``kinds`` are (apiVersion, kind) that it has of those that an operator uses. ``operators`` are the operator's
-    Deployments, ``schema`` is the published schema of the kind.
+    Deployments, ``schema`` is the published schema of the kind, ``needs`` are the objects of it that ask for each kind
+    of child. ``daemons`` are all DaemonSets, ``dns`` the endpoints of the cluster's DNS. ``clocks`` are how far the
+    clocks of nodes are ahead of the apiserver's, in seconds.
     """
 
     server: str
@@ -182,73 +189,10 @@ class ClusterFacts:
     storage_classes: tuple[Body, ...] | None = None
     permissions: tuple[Permission, ...] = ()
     unread: tuple[Unread, ...] = ()
-
-
-@dataclass(frozen=True)
-class Device:
-    """One GPU of this machine, as nvidia-smi names it; memory in bytes."""
-
-    name: str
-    memory: int
-    driver: str
-
-
-@dataclass(frozen=True)
-class Link:
-    """One RDMA port of this machine, such as ``mlx5_0:1``."""
-
-    name: str
-    state: str
-    layer: str
-    rate: str
-
-
-@dataclass(frozen=True)
-class Environment:
-    """A Python that runs engines or routers; ``problem`` says why it cannot be asked. Versions are ``None`` where
-    something is not installed. ``device`` is what its vLLM was built for."""
-
-    path: str
-    problem: str = ""
-    vllm: str | None = None
-    device: str | None = None
-    nixl: str | None = None
-    smg: str | None = None
-    vllm_router: str | None = None
-    connector: bool = False
-
-
-@dataclass(frozen=True)
-class MachineFacts:
-    """This machine. Sizes in bytes; ``None`` where it has no such thing or does not tell.
-
-    ``nearby`` is an engines' Python that was made beside this command and is not named. ``stale`` are files that ended
-    engines left in shared memory, with their sizes. ``memlock`` is how much a process may lock, -1 without a bound.
-    ``variables`` are harmless ones of this shell that engines inherit. ``reach`` says for each address why no
-    connection could be made, empty where one could.
-    """
-
-    system: str
-    python: str
-    cpus: int
-    memory: int | None
-    shm_size: int | None
-    shm_free: int | None
-    stale: Mapping[str, int]
-    disk_free: int | None
-    devices: tuple[Device, ...]
-    device_problem: str
-    links: tuple[Link, ...]
-    peer_memory: bool
-    memlock: int
-    open_files: int
-    engine: Environment
-    nearby: str | None
-    router: Environment
-    store: str | None
-    loopback: bool
-    variables: Mapping[str, str]
-    reach: Mapping[str, str]
+    needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    daemons: tuple[Body, ...] | None = None
+    dns: tuple[Body, ...] | None = None
+    clocks: Mapping[str, float] = field(default_factory=dict)
 
 
 def role_of(body: Body) -> str:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from ..control import permissions
 from ..control.failures import ApiFailure
+from ..control.observe import serving_of
 from ..control.permissions import PODS, SECRETS, SERVING, TABLE, Resource
 from ..control.preflight import CrdMissing, installed
+from ..control.reconcile import read
+from ..plan.types import CLUSTER, Observed
 from .checks.cluster import served
 from .connection import Connection, refused
 from .facts import Body, ClusterFacts, Permission, Unread, unique
-from .gather_object import EVENTS, NODES, published_schema, unread
+from .gather_object import CLASSES, EVENTS, NODES, published_schema, unread
 
 _DEPLOYMENTS = next(resource for resource in permissions.CHILDREN if resource.kind == "Deployment")
-_CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", ("list",), "where claims come from")
+_DAEMONS = Resource("apps", "v1", "DaemonSet", "daemonsets", ("list",), "which network plugin there is")
+_SLICES = Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ("list",), "whether the DNS answers")
+_DNS = "kubernetes.io/service-name=kube-dns"
+_HEARTBEATS = replace(permissions.LEASES, verbs=("list",), why="clocks of nodes")
+_HEARTBEATS_NAMESPACE = "kube-node-lease"
 _OPERATOR = f"app.kubernetes.io/name={permissions.NAME}"
 _REVIEWS = "/apis/authorization.k8s.io/v1/{}"
 _AT_ONCE = 16
@@ -52,26 +61,69 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
         pass
     except ApiFailure as failure:
         missed.append(unread("the installed kinds", failure, "grant get on /api and /apis"))
-    operators = await _listed(connection, _DEPLOYMENTS, missed, selector=_OPERATOR)
+    operators, nodes, classes, objects, daemons, dns, beats = await asyncio.gather(
+        _listed(connection, _DEPLOYMENTS, missed, selector=_OPERATOR),
+        _listed(connection, NODES, missed),
+        _listed(connection, CLASSES, missed),
+        _listed(connection, SERVING, missed if kinds else []),
+        _listed(connection, _DAEMONS, missed),
+        _listed(connection, _SLICES, missed, namespace="kube-system", selector=_DNS),
+        _listed(connection, _HEARTBEATS, missed, namespace=_HEARTBEATS_NAMESPACE),
+    )
     return ClusterFacts(
         server=connection.server,
         version=str(version.get("gitVersion") or ""),
         kinds=kinds,
         schema=await published_schema(connection, missed) if kinds else None,
-        nodes=await _listed(connection, NODES, missed),
+        nodes=nodes,
         operators=operators,
-        storage_classes=await _listed(connection, _CLASSES, missed),
+        storage_classes=classes,
         permissions=(*await _yours(connection), *await _operators(connection, operators or (), missed)),
         unread=unique(missed),
+        needs=needs(objects or ()),
+        daemons=daemons,
+        dns=dns,
+        clocks=dict(told for beat in beats or () if (told := clock(beat)) is not None),
     )
 
 
+def needs(objects: Sequence[Body]) -> dict[str, tuple[str, ...]]:
+    """The objects, as namespace/name, that ask for each kind of child; those that cannot be planned ask for none."""
+    found: dict[str, list[str]] = {}
+    for body in objects:
+        made = read(serving_of(body), CLUSTER, Observed()).plan
+        for kind in sorted({str(manifest["kind"]) for manifest in (made.objects if made is not None else ())}):
+            found.setdefault(kind, []).append(f"{body['metadata']['namespace']}/{body['metadata']['name']}")
+    return {kind: tuple(names) for kind, names in found.items()}
+
+
+def clock(lease: Body) -> tuple[str, float] | None:
+    """The node of a heartbeat, and by how many seconds its clock is ahead of the apiserver's; ``None`` without either.
+
+    The kubelet writes its own time into the Lease, and the apiserver beside it when that was written, in whole seconds.
+    """
+    times = [entry.get("time") for entry in lease["metadata"].get("managedFields") or ()]
+    written, said = max(filter(None, times), default=None), (lease.get("spec") or {}).get("renewTime")
+    if written is None or said is None:
+        return None
+    return str(lease["metadata"]["name"]), (_time(said) - _time(written)).total_seconds()
+
+
+def _time(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 async def _listed(
-    connection: Connection, resource: Resource, missed: list[Unread], *, selector: str = ""
+    connection: Connection,
+    resource: Resource,
+    missed: list[Unread],
+    *,
+    namespace: str | None = None,
+    selector: str = "",
 ) -> tuple[Body, ...] | None:
     found: list[Body] = []
     try:
-        async for page in connection.kube.list(resource, None, selector=selector):
+        async for page in connection.kube.list(resource, namespace, selector=selector):
             found += page.items
     except ApiFailure as failure:
         missed.append(unread(resource.full_name, failure, f"grant list on {resource.full_name}"))

@@ -5,38 +5,47 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import resource
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..local import launchers, preflight, shared_memory, stores
+from ..api.v1alpha1 import Role
+from ..local import client, preflight, shared_memory, stores
 from ..local.addresses import can_bind
-from ..local.errors import EnvironmentFault
-from ..local.state import root
-from .facts import Device, Environment, Link, MachineFacts
+from ..local.state import LOST, State, root, services
+from ..plan import ports
+from . import gather_devices
+from .facts_machine import Limits, MachineFacts
+from .gather_environment import environment
 
 HUB = "https://huggingface.co"
-_INFINIBAND = Path("/sys/class/infiniband")
-_PEER_MEMORY = Path("/sys/module/nvidia_peermem")
+_LISTEN = "127.0.0.1"
+_POD = "127.64.0.1"
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _SECONDS = 3.0
-_MIB = 2**20
 
 
 async def of_machine(engine_python: str | None, router_python: str | None) -> MachineFacts:
     """What this machine has; never raises for what is missing."""
     linux = sys.platform == "linux"
     shm = shutil.disk_usage(shared_memory.FOLDER) if shared_memory.FOLDER.is_dir() else None
-    devices, problem = await asyncio.to_thread(gpus)
-    engine = await asyncio.to_thread(environment, engine_python, "KVSERVING_ENGINE_PYTHON")
-    router = await asyncio.to_thread(environment, router_python, "KVSERVING_ROUTER_PYTHON")
-    locked, files = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # Each asks a program that may take a second: they are asked together.
+    (devices, problem), topology, driver, engine, router, reached = await asyncio.gather(
+        asyncio.to_thread(gather_devices.gpus),
+        asyncio.to_thread(gather_devices.topology),
+        asyncio.to_thread(gather_devices.driver),
+        asyncio.to_thread(environment, engine_python, "KVSERVING_ENGINE_PYTHON"),
+        asyncio.to_thread(environment, router_python, "KVSERVING_ROUTER_PYTHON"),
+        reach(os.environ),
+    )
     store = stores.server()
     made = Path(sys.prefix).parent / ".venv-engine" / "bin" / "python"
+    state_problem = state_fault(root())
+    known = [] if state_problem else [state for found in services() if (state := client.current(found)) is not None]
     return MachineFacts(
         system=platform.system(),
         python=platform.python_version(),
@@ -48,69 +57,77 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
         disk_free=_disk_free(root()),
         devices=devices,
         device_problem=problem,
-        links=links(_INFINIBAND),
-        peer_memory=_PEER_MEMORY.is_dir(),
-        memlock=-1 if locked == resource.RLIM_INFINITY else locked,
-        open_files=2**31 if files == resource.RLIM_INFINITY else files,
+        links=gather_devices.links(),
         engine=engine,
         nearby=str(made) if made.is_file() else None,
         router=router,
         store=None if store is None else str(store),
-        loopback=can_bind("127.64.0.1", 0) if linux else False,
+        loopback=can_bind(_POD, 0) if linux else False,
         variables={name: os.environ[name] for name in _VARIABLES if name in os.environ},
-        reach=await reach(os.environ),
+        reach=reached,
+        limits=limits(gather_devices.ROOT) if linux else Limits(),
+        driver=driver,
+        topology=topology,
+        instructions=instructions(gather_devices.ROOT),
+        verbs=gather_devices.verbs(),
+        kernel=_kernel(platform.release()) if linux else None,
+        state_problem=state_problem,
+        running=tuple(state.name for state in known if state.supervised),
+        lost=tuple(state.name for state in known if state.phase == LOST),
+        busy=busy(known) if linux else (),
     )
 
 
-def environment(option: str | None, variable: str) -> Environment:
-    """What the Python that an option or a variable names has installed; ours without them."""
+def limits(folder: Path) -> Limits:
+    """The bounds of this process and of its container, whose files lie below ``folder``."""
+    locked, files = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # Root's processes are not counted.
+    own = resource.getrlimit(resource.RLIMIT_NPROC)[0] if os.geteuid() else resource.RLIM_INFINITY
+    bounds = [] if own == resource.RLIM_INFINITY else [own]
+    for file in ("sys/fs/cgroup/pids.max", "sys/fs/cgroup/pids/pids.max"):
+        bounds += [int(text) for text in (_text(folder / file).strip(),) if text.isdecimal()]
+    mode = _text(folder / "proc/sys/vm/overcommit_memory").strip()
+    return Limits(
+        memlock=-1 if locked == resource.RLIM_INFINITY else locked,
+        open_files=2**31 if files == resource.RLIM_INFINITY else files,
+        tasks=min(bounds, default=None),
+        overcommit=int(mode) if mode.isdecimal() else 0,
+    )
+
+
+def instructions(folder: Path) -> frozenset[str] | None:
+    """Names of the instructions that x86 processors list in ``/proc/cpuinfo``; ``None`` for others."""
+    found = re.search(r"^flags\s*:(.*)$", _text(folder / "proc/cpuinfo"), re.MULTILINE)
+    return frozenset(found[1].split()) if found else None
+
+
+def state_fault(folder: Path) -> str:
+    """Why a service could not keep its state below ``folder``; empty where it could. Nothing is written."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written to"
+
+
+def busy(known: Sequence[State]) -> tuple[str, ...]:
+    """Addresses that a first service would take, and that a program has which is none of the services ``known``."""
+    side_channel = ports.side_channel("prefill", Role())
+    wanted = [(_LISTEN, ports.ROUTER_HTTP), (_POD, ports.ENGINE_HTTP), (_POD, side_channel)]
+    if any(state.supervised for state in known):
+        wanted = [(host, port) for host, port in wanted if host == _POD]
+    ours = {pod.address for state in known for pod in state.pods}
+    return tuple(f"{host}:{port}" for host, port in wanted if host not in ours and not can_bind(host, port))
+
+
+def _kernel(release: str) -> tuple[int, int] | None:
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def _text(file: Path) -> str:
     try:
-        path = launchers.choose(option, variable)
-        found = launchers.inspect(path)
-    except EnvironmentFault as fault:
-        return Environment(option or os.environ.get(variable, sys.executable), str(fault))
-    connector = launchers.CONNECTOR_MODULE in found.modules or launchers.own_connector() is not None
-    return Environment(path, "", found.vllm, found.device, found.nixl, found.smg, found.vllm_router, connector)
-
-
-def gpus() -> tuple[tuple[Device, ...], str]:
-    """The GPUs that nvidia-smi lists, and why it lists none where it fails; none without the program."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return (), ""
-    question = [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
-    try:
-        answer = subprocess.run(question, capture_output=True, text=True, check=True, timeout=30)  # noqa: S603
-    except subprocess.CalledProcessError as error:
-        said = (error.stdout or error.stderr or "").strip().splitlines()
-        return (), f"nvidia-smi failed: {said[0] if said else f'exit status {error.returncode}'}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return (), f"nvidia-smi failed: {type(error).__name__}"
-    return tuple(filter(None, map(_device, answer.stdout.splitlines()))), ""
-
-
-def _device(line: str) -> Device | None:
-    parts = [part.strip() for part in line.split(",")]
-    if len(parts) != 3:
-        return None
-    name, memory, driver = parts
-    return Device(name, int(memory) * _MIB if memory.isdecimal() else 0, driver)
-
-
-def links(folder: Path) -> tuple[Link, ...]:
-    """The RDMA ports below a folder such as ``/sys/class/infiniband``."""
-    found = []
-    for port in sorted(folder.glob("*/ports/*")):
-        # As "4: ACTIVE".
-        state = _line(port / "state").rpartition(":")[2].strip() or "UNKNOWN"
-        name = f"{port.parents[1].name}:{port.name}"
-        found.append(Link(name, state, _line(port / "link_layer"), _line(port / "rate")))
-    return tuple(found)
-
-
-def _line(file: Path) -> str:
-    try:
-        return file.read_text().strip()
+        return file.read_text()
     except OSError:
         return ""
 

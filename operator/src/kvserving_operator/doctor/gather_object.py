@@ -26,6 +26,9 @@ from .facts import Body, Engine, Keys, Live, ObjectFacts, Series, Unread, role_o
 
 NODES = Resource("", "v1", "Node", "nodes", ("list",), "what pods can be placed on")
 EVENTS = Resource("", "v1", "Event", "events", ("list",), "what the cluster says of pods")
+QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas", ("list",), "what a namespace may use")
+RANGES = Resource("", "v1", "LimitRange", "limitranges", ("list",), "bounds and defaults of containers")
+CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", ("list",), "where claims come from")
 CLAIMS = next(resource for resource in CHILDREN if resource.kind == "PersistentVolumeClaim")
 OPENAPI = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 _VERSION = re.compile(r'"version"\s*:\s*"([0-9A-Za-z.+_-]{1,64})"')
@@ -82,6 +85,12 @@ async def of_cluster(connection: Connection, namespace: str, name: str) -> Objec
         gatherer.engines(pods or ()),
         gatherer.schema(),
     )
+    around, quotas, ranges, classes = await asyncio.gather(
+        gatherer.namespace(),
+        gatherer.listed(QUOTAS, namespace),
+        gatherer.listed(RANGES, namespace),
+        gatherer.listed(CLASSES, None),
+    )
     live = Live(
         body=body,
         children=tuple(children),
@@ -94,6 +103,11 @@ async def of_cluster(connection: Connection, namespace: str, name: str) -> Objec
         schema=schema,
         hidden=frozenset(gatherer.hidden),
         unread=unique(gatherer.unread),
+        absent=frozenset(gatherer.absent),
+        namespace=around,
+        quotas=quotas,
+        ranges=ranges,
+        classes=classes,
     )
     spec = stored.spec
     return ObjectFacts(name, namespace, reading.serving, reading.plan, public(reading.faults, spec), live)
@@ -119,6 +133,7 @@ class _Gatherer:
         self._name = name
         self.unread: list[Unread] = []
         self.hidden: set[str] = set()
+        self.absent: set[str] = set()
 
     async def listed(
         self, resource: Resource, namespace: str | None, *, labelled: bool = False
@@ -130,7 +145,9 @@ class _Gatherer:
             async for page in self._connection.kube.list(resource, namespace, selector=selector):
                 found += [{"apiVersion": resource.api_version, "kind": resource.kind, **item} for item in page.items]
         except ApiFailure as failure:
-            if not (failure.kind_missing and resource.optional):
+            if failure.kind_missing and resource.optional:
+                self.absent.add(resource.kind)
+            else:
                 self.hidden.add(resource.kind)
                 self._missed(resource.full_name, failure, f"grant list on {resource.full_name}")
             return None
@@ -145,6 +162,14 @@ class _Gatherer:
                 return await self.listed(resource, self._namespace, labelled=True) or ()
 
         return [body for found in await asyncio.gather(*map(one, CHILDREN)) for body in found]
+
+    async def namespace(self) -> Body | None:
+        """The namespace itself, whose labels say what its pods may."""
+        try:
+            return await self._connection.kube.read(f"/api/v1/namespaces/{self._namespace}")
+        except ApiFailure as failure:
+            self._missed("the namespace", failure, "grant get on namespaces to have Pod Security looked at")
+            return None
 
     async def events(self, names: Iterable[str]) -> list[Body]:
         """Events about the objects called ``names``, the newest first."""

@@ -12,7 +12,8 @@ from .checks.placement import amounts, usable
 from .explain import Injected
 from .explanations import Explanation
 from .explanations_service import EXPLANATIONS
-from .facts import ClusterFacts, Environment, MachineFacts, ObjectFacts, ServiceFacts
+from .facts import ClusterFacts, ObjectFacts, ServiceFacts
+from .facts_machine import Environment, MachineFacts
 from .findings import Finding, Severity, shown
 
 _KINDS = {"flag": "flags", "env": "variables", "connector": "connectors"}
@@ -168,7 +169,9 @@ def machine_lines(facts: MachineFacts) -> Iterator[str]:
     shm = "none" if facts.shm_size is None else f"{size(facts.shm_free or 0)} of {size(facts.shm_size)} free"
     yield f"  memory       {memory} available; shared memory {shm}"
     gpus = ", ".join(f"{d.name} ({size(d.memory)}, driver {d.driver})" for d in facts.devices)
-    yield f"  GPUs         {gpus or 'none'}"
+    yield f"  GPUs         {gpus or facts.device_problem or _no_gpus(facts)}"
+    if facts.driver.cuda is not None:
+        yield f"  driver       CUDA {_cuda(facts)}"
     ports = ", ".join(f"{link.name} {link.state} {link.layer} {link.rate}".rstrip() for link in facts.links)
     yield f"  RDMA         {ports or 'none'}"
     yield f"  engines      {_environment(facts.engine)}"
@@ -187,7 +190,13 @@ def machine_subject(facts: MachineFacts) -> dict[str, Any]:
             "cores": facts.cpus,
             "memory": facts.memory,
             "sharedMemory": {"size": facts.shm_size, "free": facts.shm_free, "leftovers": len(facts.stale)},
-            "gpus": [{"name": d.name, "memory": d.memory, "driver": d.driver} for d in facts.devices],
+            "gpus": [
+                {"name": d.name, "memory": d.memory, "free": d.free, "driver": d.driver, "mig": d.mig}
+                for d in facts.devices
+            ],
+            "driver": {"loaded": facts.driver.loaded, "cuda": _cuda(facts), "cards": facts.driver.cards},
+            "topology": {f"{a}-{b}": word for (a, b), word in facts.topology.paths.items()},
+            "services": {"running": list(facts.running), "lost": list(facts.lost)},
             "rdma": [{"port": p.name, "state": p.state, "layer": p.layer, "rate": p.rate} for p in facts.links],
             "engines": _versions(facts.engine),
             "routers": _versions(facts.router),
@@ -197,6 +206,18 @@ def machine_subject(facts: MachineFacts) -> dict[str, Any]:
     }
 
 
+def _cuda(facts: MachineFacts) -> str | None:
+    found = facts.driver.cuda
+    return None if found is None else f"{found[0]}.{found[1]}"
+
+
+def _no_gpus(facts: MachineFacts) -> str:
+    """What is said where no GPU is listed: whether there is one, or a driver, or neither."""
+    if facts.driver.loaded:
+        return "none listed; a driver is loaded"
+    return f"{facts.driver.cards} without a driver" if facts.driver.cards else "none, and no driver"
+
+
 def _environment(found: Environment) -> str:
     versions = [f"{name} {text}" for name, text in _versions(found).items() if name != "python" and text]
     return f"{found.path}: {', '.join(versions) or 'nothing of ours'}"
@@ -204,4 +225,14 @@ def _environment(found: Environment) -> str:
 
 def _versions(found: Environment) -> dict[str, Any]:
     vllm = f"{found.vllm} ({found.device})" if found.vllm else None
-    return {"python": found.path, "vllm": vllm, "nixl": found.nixl, "smg": found.smg, "vllm-router": found.vllm_router}
+    stack = found.stack
+    return {
+        "python": found.path,
+        "vllm": vllm,
+        "cuda": stack.cuda if found.vllm else None,
+        "nixl": found.nixl,
+        "connector": stack.connector,
+        "kvcached": stack.kvcached,
+        "smg": found.smg,
+        "vllm-router": found.vllm_router,
+    }

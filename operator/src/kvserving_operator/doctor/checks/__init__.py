@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from ..facts import ClusterFacts, Live, MachineFacts, ObjectFacts, ServiceFacts
+from ..facts import ClusterFacts, Live, ObjectFacts, ServiceFacts
+from ..facts_machine import MachineFacts
 from ..findings import Finding, ordered
 
 
 def of_object(facts: ObjectFacts) -> tuple[Finding, ...]:
     """Everything that is wrong with one object, and with what runs for it where it is in a cluster."""
-    from . import counters, live, placement, pods, spec, tampering
+    from . import counters, live, namespace, placement, pods, spec, tampering
 
     found = [*spec.findings(facts)]
     if facts.live is not None:
-        for check in (live.findings, pods.findings, tampering.findings, placement.findings, counters.findings):
-            found += check(facts, facts.live)
+        for part in (live, namespace, pods, tampering, placement, counters):
+            found += part.findings(facts, facts.live)
     return ordered(found)
 
 

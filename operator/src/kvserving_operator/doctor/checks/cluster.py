@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ... import __version__
 from ...api.v1alpha1 import API_VERSION, KIND
 from ...control.permissions import CHILDREN, ROLE
-from ...plan import engine
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
-from . import schema
-from .placement import amounts, usable
+from . import nodes, schema
+from .namespace import DEFAULT_CLASS
 
 _OLDEST = (1, 33)
 """Oldest minor version of Kubernetes that the manifests are checked for, as the chart says."""
-_POPULATE = (5, 14)
-"""Kernel from which vLLM can fill its L1 before use."""
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure")
+_NEWEST = (1, 35)
+"""Newest one that the lanes run."""
+_ENFORCING = (
+    *("anetd", "antrea-agent", "aws-node", "azure-npm", "calico-node", "canal", "cilium", "cilium-agent", "kindnet"),
+    *("kube-network-policies", "kube-router", "ovnkube-node", "ovs-node", "weave-net"),
+)
+"""DaemonSets of network plugins that can enforce policies, by the names that their projects give them."""
+_OF_ONE_NODE = (
+    *("ebs.csi.aws.com", "disk.csi.azure.com", "pd.csi.storage.gke.io", "kubernetes.io/aws-ebs"),
+    *("rancher.io/local-path", "topolvm.io", "csi.vsphere.vmware.com", "rbd.csi.ceph.com", "kubernetes.io/gce-pd"),
+    *("openebs.io/local", "kubernetes.io/no-provisioner", "linstor.csi.linbit.com"),
+)
+"""Provisioners whose file systems one node mounts at a time, by what their projects say of ReadWriteMany."""
 
 
 def findings(facts: ClusterFacts) -> Iterator[Finding]:
@@ -31,7 +39,9 @@ def findings(facts: ClusterFacts) -> Iterator[Finding]:
     yield from _kinds(facts)
     yield from _operators(facts)
     yield from _permissions(facts)
-    yield from _nodes(facts)
+    yield from _needed(facts)
+    yield from nodes.findings(facts)
+    yield from _network(facts)
     yield from _storage(facts)
 
 
@@ -44,6 +54,14 @@ def _version(facts: ClusterFacts) -> Iterator[Finding]:
             f"Kubernetes {facts.version} is older than {_OLDEST[0]}.{_OLDEST[1]}",
             why="the manifests and rules are checked for newer ones alone",
             fix="upgrade the cluster",
+        )
+    elif found and (int(found[1]), int(found[2])) > _NEWEST:
+        yield info(
+            "kubernetes-untested",
+            facts.server,
+            f"Kubernetes {facts.version} is newer than {_NEWEST[0]}.{_NEWEST[1]}, the newest that was tested",
+            why="nobody has seen the manifests work there",
+            fix="`kubectl kvserving verify` tells whether an object does; read the deprecations of that version",
         )
 
 
@@ -139,76 +157,59 @@ def _permissions(facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _nodes(facts: ClusterFacts) -> Iterator[Finding]:
-    if facts.nodes is None:
-        return
-    ready = [node for node in facts.nodes if usable(node)]
-    if not ready:
-        yield error(
-            "no-ready-node",
+def _needed(facts: ClusterFacts) -> Iterator[Finding]:
+    """Findings about kinds that objects of the cluster ask for, and that it lacks."""
+    absent = [r for r in CHILDREN if r.optional and (r.api_version, r.kind) not in facts.kinds]
+    for resource in absent if facts.kinds else ():
+        if names := facts.needs.get(resource.kind):
+            yield error(
+                "kind-missing",
+                f"CustomResourceDefinition {resource.kind}",
+                f"the cluster has no {resource.kind} of {resource.api_version}, and objects ask for it: {_some(names)}",
+                why=f"it is not made ({resource.why})",
+                fix="install the CRD and the controller of that kind, or leave out the field that needs it",
+            )
+
+
+def _network(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.daemons and not any(_enforces(body) for body in facts.daemons):
+        yield info(
+            "policies-not-enforced",
             facts.server,
-            f"none of {len(facts.nodes)} nodes is ready and takes pods",
-            why="every pod stays Pending",
-            fix="`kubectl describe node` says why",
+            "no network plugin is seen that is known to enforce network policies",
+            why="side channels and transfers have no authentication: if none does, every pod of the cluster can read "
+            "KV and stop engines",
+            fix="install one that does, such as Calico or Cilium; nothing to do where the provider enforces them "
+            "outside of the nodes",
         )
-        return
-    with_devices = [node for node in ready if any(map(engine.names_device, _resources(node)))]
-    if not with_devices:
-        yield warning(
-            "no-devices",
-            "nodes",
-            "no node offers a GPU",
-            why="engines with device gpu (the default) stay Pending",
-            fix="install the GPU vendor's device plugin, or set spec.engine.device: cpu",
+    if facts.dns and not any(_answers(endpoint) for body in facts.dns for endpoint in body.get("endpoints") or ()):
+        yield error(
+            "dns-down",
+            "Service kube-system/kube-dns",
+            "none of its endpoints is ready",
+            why="engines find the store by its name, and the hub, by no other way",
+            fix="`kubectl -n kube-system get pods -l k8s-app=kube-dns` and their logs say why",
         )
-    elif len(with_devices) > 1 and not any("rdma" in name for node in with_devices for name in _resources(node)):
-        yield info(
-            "no-rdma",
-            "nodes",
-            f"none of the {len(with_devices)} nodes with GPUs offers an RDMA resource",
-            why="KV moves between nodes over TCP",
-            fix="install an RDMA device plugin, and name its resource in spec.transfer.rdma.resource",
-        )
-    architectures = {str(_info(node).get("architecture")) for node in ready}
-    if len(architectures) > 1:
-        yield warning(
-            "architectures",
-            "nodes",
-            f"nodes are of {', '.join(sorted(architectures))}",
-            why="prefill and decode on different machines run different builds",
-            fix="choose one by template.spec.nodeSelector[kubernetes.io/arch] in both roles",
-        )
-    for node in ready:
-        yield from _node(node)
 
 
-def _node(node: Body) -> Iterator[Finding]:
-    where = f"node {node['metadata']['name']}"
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    pressed = [c["type"] for c in conditions if c.get("type") in _PRESSURES and c.get("status") == "True"]
-    if pressed:
-        yield warning(
-            "node-pressure",
-            where,
-            f"it reports {', '.join(pressed)}",
-            why="the kubelet evicts pods; engines with large tiers go first",
-            fix="free memory or disk, or move engines",
-        )
-    kernel = re.match(r"(\d+)\.(\d+)", str(_info(node).get("kernelVersion", "")))
-    if kernel and (int(kernel[1]), int(kernel[2])) < _POPULATE:
-        yield info(
-            "kernel-old",
-            where,
-            f"Linux {_info(node)['kernelVersion']} cannot fill memory ahead of use (5.14 can)",
-            why="engines with a large L1 start slower; vLLM before 0.23 ends",
-            fix="a newer kernel, or a newer vLLM",
-        )
+def _enforces(body: Body) -> bool:
+    name = str(body["metadata"]["name"])
+    return any(name == known or name.startswith(f"{known}-") for known in _ENFORCING)
+
+
+def _answers(endpoint: Mapping[str, Any]) -> bool:
+    # No word means ready, as the API says.
+    return (endpoint.get("conditions") or {}).get("ready") is not False and bool(endpoint.get("addresses"))
+
+
+def _some(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
 
 
 def _storage(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.storage_classes is None:
         return
-    marks = [(body["metadata"].get("annotations") or {}).get(_DEFAULT_CLASS) for body in facts.storage_classes]
+    marks = [(body["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) for body in facts.storage_classes]
     if "true" not in marks:
         names = ", ".join(str(body["metadata"]["name"]) for body in facts.storage_classes) or "none"
         yield info(
@@ -218,6 +219,17 @@ def _storage(facts: ClusterFacts) -> Iterator[Finding]:
             why="claims without a class stay Pending: spec.model.cache.size and cache.l2.type filesystem make some",
             fix="name storageClass in the object; it must be able to do ReadWriteMany",
         )
+    for body in facts.storage_classes:
+        marked = (body["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"
+        if marked and str(body.get("provisioner", "")).endswith(_OF_ONE_NODE):
+            yield info(
+                "storage-of-one-node",
+                f"storage class {body['metadata']['name']}",
+                f"it is the default, and volumes of {body['provisioner']} are mounted by one node at a time",
+                why="engines on several nodes share a cache of weights or a file system store by ReadWriteMany alone",
+                fix="name another class in spec.model.cache.storageClass and spec.cache.l2.storageClass, such as NFS, "
+                "CephFS, FSx, Filestore or Azure Files",
+            )
 
 
 def _deployment(body: Body) -> str:
@@ -234,12 +246,3 @@ def _arguments(body: Body, flag: str) -> list[str]:
 def served(body: Body) -> tuple[str, ...]:
     """Namespaces that an operator's Deployment serves; all when empty."""
     return tuple(_arguments(body, "--namespace"))
-
-
-def _resources(node: Body) -> list[str]:
-    found = amounts((node.get("status") or {}).get("allocatable") or {})
-    return [name for name, amount in found.items() if amount > 0]
-
-
-def _info(node: Body) -> dict[str, Any]:
-    return (node.get("status") or {}).get("nodeInfo") or {}

@@ -170,7 +170,7 @@ def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             "secret-missing" if found is None else "secret-key-missing",
             f"Secret {name}",
             "it does not exist" if found is None else f"it lacks or has nothing in: {', '.join(lacking)}",
-            why="pods that need it do not start (CreateContainerConfigError, FailedMount)",
+            why="pods that need it do not start (CreateContainerConfigError, FailedMount, ImagePullBackOff)",
             fix="the operator makes it; delete one that lacks a key"
             if name in generated
             else f"`kubectl create secret generic {name} -n {facts.namespace} {files}`, with values in files so called",
@@ -182,6 +182,8 @@ def wanted_secrets(objects: tuple[Manifest, ...]) -> dict[str, set[str]]:
     wanted: dict[str, set[str]] = {}
     for manifest in objects:
         pod = template.section(workloads.pod_template(manifest), "spec")
+        for named in template.listed(pod, "imagePullSecrets"):
+            wanted.setdefault(str(named.get("name")), set()).add(".dockerconfigjson")
         for volume in template.listed(pod, "volumes"):
             secret = template.section(volume, "secret")
             if secret and not secret.get("optional"):

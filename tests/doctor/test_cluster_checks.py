@@ -1,0 +1,175 @@
+"""What is told of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.doctor.world import CLASS, SPEC, node, operator
+from tests.plan.support import edited
+
+from kvserving_operator import __version__
+from kvserving_operator.api.schema import object_schema
+from kvserving_operator.api.v1alpha1 import API_VERSION, KIND
+from kvserving_operator.control.permissions import CHILDREN, GROUPS
+from kvserving_operator.doctor import checks
+from kvserving_operator.doctor.facts import ClusterFacts, Permission, Unread
+from kvserving_operator.doctor.findings import Finding, Severity
+from kvserving_operator.doctor.gather_cluster import clock, needs
+
+ERROR, WARNING, INFO = Severity.ERROR, Severity.WARNING, Severity.INFO
+
+
+CLUSTER = ClusterFacts(
+    server="https://c",
+    version="v1.35.2",
+    kinds=frozenset({(API_VERSION, KIND), *((r.api_version, r.kind) for r in CHILDREN)}),
+    schema=object_schema(),
+    nodes=(node("a"), node("b")),
+    operators=(operator(),),
+    storage_classes=(CLASS,),
+    permissions=(Permission("you", "get secrets", True, "verify"),),
+    daemons=({"metadata": {"name": "cilium", "namespace": "kube-system"}},),
+    dns=({"metadata": {}, "endpoints": [{"addresses": ["10.0.0.9"], "conditions": {}}]},),
+    clocks={"a": 0.4, "b": -0.7},
+)
+
+
+def of_cluster(**changes: Any) -> dict[str, Finding]:
+    return {finding.check: finding for finding in checks.of_cluster(replace(CLUSTER, **changes))}
+
+
+def changed_node(**info: Any) -> dict[str, Any]:
+    made = node("a")
+    made["status"]["nodeInfo"].update(info)
+    return made
+
+
+def pressed() -> dict[str, Any]:
+    made = node("a")
+    made["status"]["conditions"].append({"type": "DiskPressure", "status": "True"})
+    return made
+
+
+def plain(name: str, **changes: Any) -> dict[str, Any]:
+    return node(name, **{"rdma/hca": None, **changes})
+
+
+def labelled(name: str, product: str) -> dict[str, Any]:
+    made = node(name)
+    made["metadata"]["labels"]["nvidia.com/gpu.product"] = product
+    return made
+
+
+def having(there: str, given: str) -> dict[str, Any]:
+    """A node with so many GPUs of which so many can be had."""
+    made = node("a", **{"nvidia.com/gpu": given})
+    made["status"]["capacity"] = {"nvidia.com/gpu": there, "memory": "950Gi"}
+    return made
+
+
+def unplugged() -> dict[str, Any]:
+    made = node("a", **{"nvidia.com/gpu": None})
+    made["status"]["capacity"] = {"memory": "950Gi"}
+    made["metadata"]["labels"]["nvidia.com/gpu.present"] = "true"
+    return made
+
+
+def daemon(name: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "kube-system"}}
+
+
+def dns(*, ready: bool | None) -> dict[str, Any]:
+    return {"metadata": {"name": "kube-dns-x"},
+            "endpoints": [{"addresses": ["10.0.0.9"], "conditions": {"ready": ready}}]}  # fmt: skip
+
+
+def spanning() -> dict[str, Any]:
+    """An object whose decode engines span two nodes."""
+    spec = edited(edited(SPEC, "decode.nodes", 2), "decode.parallelism.tensor", 2)
+    return {"metadata": {"name": "qwen", "namespace": "prod", "uid": "u"}, "spec": spec}
+
+
+WITHOUT_GROUPS = CLUSTER.kinds - {(GROUPS.api_version, GROUPS.kind)}
+
+
+def test_a_cluster_without_a_flaw_has_no_finding() -> None:
+    assert of_cluster() == {}
+
+
+@pytest.mark.parametrize(
+    ("check", "changes", "severity", "what"),
+    [
+        ("not-looked-at", {"unread": (Unread("nodes", "nodes may not be read", "ask"),)}, INFO, "may not"),
+        ("kubernetes-old", {"version": "v1.29.1"}, WARNING, "v1.29.1"),
+        ("crd-missing", {"kinds": frozenset()}, ERROR, API_VERSION),
+        ("crd-missing", {"kinds": frozenset({(API_VERSION, KIND)})}, ERROR, "KVServingRole"),
+        ("optional-kinds", {"kinds": frozenset({(API_VERSION, KIND)})}, INFO, "PodMonitor"),
+        ("operator-missing", {"operators": ()}, WARNING, "no Deployment"),
+        ("operator-down", {"operators": (operator(available=0),)}, ERROR, "available"),
+        ("operator-version", {"operators": (operator(version="0.0.9"),)}, WARNING, "0.0.9"),
+        ("several-operators", {"operators": (operator(), operator("op2"))}, ERROR, "kvserving-system/op2"),
+        ("permissions", {"permissions": (Permission("you", "get secrets", False, "verify"),)}, WARNING, "get secrets"),
+        (
+            "operator-permissions",
+            {"permissions": (Permission("system:serviceaccount:a:b", "patch services", False, "router"),)},
+            ERROR,
+            "patch services",
+        ),
+        ("no-ready-node", {"nodes": ()}, ERROR, "none of 0"),
+        ("no-devices", {"nodes": (node("a", **{"nvidia.com/gpu": None}),)}, WARNING, "no node offers"),
+        ("no-rdma", {"nodes": (plain("a"), plain("b"))}, INFO, "2 nodes"),
+        ("architectures", {"nodes": (changed_node(architecture="arm64"), node("b"))}, WARNING, "amd64, arm64"),
+        ("kernel-old", {"nodes": (changed_node(kernelVersion="5.10.0-1"),)}, INFO, "5.10.0-1"),
+        ("node-pressure", {"nodes": (pressed(),)}, WARNING, "DiskPressure"),
+        ("kubernetes-untested", {"version": "v1.99.0"}, INFO, "1.35"),
+        ("kind-missing", {"kinds": WITHOUT_GROUPS, "needs": needs((spanning(),))}, ERROR, "prod/qwen"),
+        ("clocks-differ", {"clocks": {"a": -3.0, "b": 4.5, "c": 0}}, WARNING, "8 s ahead of that of node a"),
+        ("clocks-differ", {"clocks": {"a": 0.0, "b": 31.0}}, ERROR, "31 s"),
+        ("gpus-differ", {"nodes": (labelled("a", "H100"), labelled("b", "L4"))}, WARNING, "H100, L4"),
+        ("devices-unhealthy", {"nodes": (having("8", "6"),)}, WARNING, "6 of its 8 nvidia.com/gpu"),
+        ("device-plugin", {"nodes": (unplugged(), node("b"))}, ERROR, "nvidia.com/gpu.present"),
+        ("kubelet-old", {"nodes": (changed_node(kubeletVersion="v1.31.9"),)}, WARNING, "v1.31.9"),
+        ("policies-not-enforced", {"daemons": (daemon("kube-flannel-ds"), daemon("ciliumx"))}, INFO, "no network"),
+        ("dns-down", {"dns": (dns(ready=False), {"metadata": {}})}, ERROR, "none of its endpoints"),
+        ("storage-of-one-node", {"storage_classes": ({**CLASS, "provisioner": "ebs.csi.aws.com"},)}, INFO, "ebs"),
+        ("no-default-storage-class", {"storage_classes": ()}, INFO, "none"),
+    ],
+)
+def test_what_a_cluster_lacks_is_told(check: str, changes: dict[str, Any], severity: Severity, what: str) -> None:
+    told = of_cluster(**changes)
+    assert check in told, sorted(told)
+    assert told[check].severity is severity
+    assert what in told[check].what
+    assert told[check].fix
+
+
+def test_operators_of_single_namespaces_are_no_rivals() -> None:
+    one, other = operator("a", __version__, 1, "--namespace=x"), operator("b", __version__, 1, "--namespace=y")
+    assert of_cluster(operators=(one, other)) == {}
+
+
+def test_kinds_that_no_object_asks_for_are_no_error() -> None:
+    assert "kind-missing" not in of_cluster(kinds=WITHOUT_GROUPS, needs={"Deployment": ("prod/qwen",)})
+    assert "kind-missing" not in of_cluster(needs=needs((spanning(),)))
+
+
+def test_what_cannot_be_planned_asks_for_nothing() -> None:
+    broken = {**spanning(), "spec": {"model": {}}}
+    assert needs((broken,)) == {}
+    assert needs((broken, spanning()))["LeaderWorkerSet"] == ("prod/qwen",)
+
+
+def test_an_endpoint_without_a_word_is_ready_and_a_cluster_without_that_service_is_not_judged() -> None:
+    assert of_cluster(dns=(dns(ready=False), dns(ready=None))) == {}
+    assert of_cluster(dns=()) == {}
+
+
+def test_the_clock_of_a_node_is_told_by_the_apiservers_beside_it() -> None:
+    lease = {"metadata": {"name": "a", "managedFields": [{"manager": "old", "time": "2026-01-01T00:00:00Z"},
+                                                         {"manager": "kubelet", "time": "2026-01-02T00:00:10Z"}]},
+             "spec": {"renewTime": "2026-01-02T00:00:52.500000Z"}}  # fmt: skip
+    assert clock(lease) == ("a", 42.5)
+    assert clock({"metadata": {"name": "a"}, "spec": lease["spec"]}) is None
+    assert clock({"metadata": lease["metadata"]}) is None
