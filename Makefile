@@ -13,6 +13,10 @@ PIP := $(UV) pip install --quiet --require-hashes
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kvserving
 # Checkov's pins conflict with the operator's.
 SCAN := $(CACHE)/scan
+DOCS := $(CACHE)/docs
+export KVSERVING_DOCS_SCRIPTS := $(DOCS)/scripts
+# The theme's builder tells of its own plans at every build.
+export NO_MKDOCS_2_WARNING := 1
 
 export KVSERVING_ENGINE_PYTHON ?= $(CURDIR)/$(ENGINE_VENV)/bin/python
 export KVSERVING_SOAK_MINUTES ?= 30
@@ -69,6 +73,17 @@ $(SCAN)/.installed: $(VENV)/.bootstrapped requirements/scan.txt
 	@echo "installing checkov into $(SCAN)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(SCAN)
 	@$(PIP) --python $(SCAN)/bin/python -r requirements/scan.txt
+	@touch $@
+
+$(DOCS)/.installed: $(VENV)/.bootstrapped requirements/docs.txt requirements/docs-npm.sha256
+	@command -v npm >/dev/null || { echo "make: the site's diagrams need npm, which fetches mermaid; on Debian and Ubuntu install it" >&2; exit 1; }
+	@echo "installing mkdocs and linkchecker into $(DOCS)"
+	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(DOCS)
+	@$(PIP) --python $(DOCS)/bin/python -r requirements/docs.txt
+	@mkdir -p $(DOCS)/scripts
+	@cd $(DOCS)/scripts && npm pack --silent $$(sed -E 's/.* (.*)-([0-9.]+)\.tgz/\1@\2/' $(CURDIR)/requirements/docs-npm.sha256) >/dev/null
+	@cd $(DOCS)/scripts && sha256sum --quiet --check $(CURDIR)/requirements/docs-npm.sha256
+	@cd $(DOCS)/scripts && for archive in *.tgz; do mkdir -p $${archive%-*} && tar -xzf $$archive -C $${archive%-*} && rm $$archive; done
 	@touch $@
 
 # --- use --------------------------------------------------------------------
@@ -179,6 +194,18 @@ e2e-upstream: $(VENV)/.dev $(ENGINE_VENV)/.test ## vLLM's own tests with our cla
 .PHONY: bench
 bench: $(VENV)/.dev ## the benchmark tables of benchmarks/results
 	$(BIN)/python -m benchmarks
+
+# --- documentation ----------------------------------------------------------
+
+.PHONY: docs
+docs: $(DOCS)/.installed ## the documentation's site in build/site, links checked (LINKS=external: those that lead out, too)
+	@# Without --quiet, under which warnings are not counted.
+	@$(DOCS)/bin/mkdocs build --strict
+	@$(DOCS)/bin/linkchecker --no-status --ignore-url=sitemap $(if $(filter external,$(LINKS)),--check-extern) build/site/index.html
+
+.PHONY: docs-serve
+docs-serve: $(DOCS)/.installed ## the site on http://127.0.0.1:8001, built again with every change of a page
+	@$(DOCS)/bin/mkdocs serve --dev-addr 127.0.0.1:8001
 
 .PHONY: clean
 clean: ## remove environments and caches of this checkout
