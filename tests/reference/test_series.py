@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,15 @@ def test_every_series_of_the_connector_has_one_row() -> None:
     rows = [line for line in TEXT.splitlines() if line.startswith(("| `kvserving:", "| `vllm:"))]
     assert sorted(row.split("`")[1] for row in rows) == sorted(names)
     assert all(row.strip("| ").split(" | ")[3:] for row in rows)
+
+
+def test_no_series_is_declared_elsewhere() -> None:
+    found = {
+        path.name
+        for path in series.SOURCES.rglob("*.py")
+        if re.search(r"""["'](kvserving:|vllm:kv_connector_mc_)""", path.read_text(encoding="utf-8"))
+    }
+    assert found == {"series.py", "metrics.py"}
 
 
 def test_every_value_of_a_reason_is_told_with_its_meaning() -> None:

@@ -9,6 +9,7 @@ import ast
 import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
 from enum import StrEnum
 from typing import Any
 
@@ -50,7 +51,7 @@ def meanings(kind: type[StrEnum]) -> dict[str, str]:
 
 def _of_guard() -> Iterator[Series]:
     guard = guard_counters()
-    for metric in (guard.refused, guard.accepted, guard.unanswered):
+    for metric in (getattr(guard, field.name) for field in fields(guard)):
         [family] = metric.describe()
         label = next(iter(metric._labelnames), None)
         values = tuple(str(reason) for reason in Refusal) if label else ()
