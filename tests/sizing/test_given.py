@@ -69,9 +69,9 @@ def test_a_device_can_be_described() -> None:
     own = device("memory=80,bandwidth=3.35,bf16=989.5,fp8=1979,link=900")
     assert own.given
     assert sizing(on="memory=80,bandwidth=3.35,bf16=989.5,fp8=1979,link=900").devices == sizing(on="h100").devices
-    assert {entry.basis for entry in sizing(on="memory=80,bandwidth=3,bf16=900").inputs if "device:" in entry.name} == {
-        "given"
-    }
+    told = {entry.name: entry.basis for entry in sizing(on="memory=80,bandwidth=3,bf16=900").inputs}
+    assert [told[f"device: {name}"] for name in ("memory", "bandwidth", "peak, dense")] == ["given"] * 3
+    assert told["device: link, both ways"] == "assumed"
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_object_is_one_that_validate_accepts_and_the_roles_are_not_overfille
     assert asked["rate"] <= found.prefill.replicas * found.prefill.capacity * 1.000001
     assert asked["rate"] <= found.decode.replicas * found.decode.capacity * 1.000001
     spec = parsed(made).spec
-    assert host_memory(spec, "prefill").l1 == (found.l1 or 0) * 2**30
+    assert host_memory(spec, "prefill").l1 == (found.tiers.l1 or 0) * 2**30
 
 
 @given(st.sampled_from(URIS), st.sampled_from((1, 2, 4, 8)), st.sampled_from(("auto", "fp8")))

@@ -123,7 +123,7 @@ def command(
     )
     body, notices = objects.sized(serving, sizing)
     _check(body, observed)
-    for notice in notices:
+    for notice in (*notices, *sizing.tiers.notices):
         click.echo(f"notice: {notice}", err=True)
     lines = (*sizing.lines, *objects.host_lines(body))
     asked_for = f"{prompt_tokens:,} prompt and {output_tokens:,} output tokens, {rate:g} requests/s"
@@ -208,13 +208,8 @@ def _check(body: dict[str, Any], observed: ModelFacts | None) -> None:
     faults: Sequence[Fault] = reading.faults
     if not faults and reading.serving is not None:
         faults = check(reading.serving, observed=Observed(facts=observed))
-    # A cluster does not have this machine's folders; `kvserving validate` says so as well.
-    if faults := [fault for fault in faults if not _of_this_machine(fault)]:
+    if faults:
         raise InvalidSpec(faults)
-
-
-def _of_this_machine(fault: Fault) -> bool:
-    return fault.path == "spec.model.uri" and (fault.value or "").startswith("file://")
 
 
 def _yaml(head: str, body: dict[str, Any]) -> str:

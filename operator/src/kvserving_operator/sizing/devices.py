@@ -7,7 +7,7 @@ Peaks are those of dense matrices: sheets that give them with sparsity give twic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..api.faults import Fault, InvalidSpec
 
@@ -25,6 +25,7 @@ class DeviceType:
     ``memory`` in bytes, ``bandwidth`` of it in bytes a second, ``bf16`` and ``fp8`` peaks in operations a second, where
     ``fp8`` is None for devices that compute none, and ``link`` to the other devices of its node in bytes a second, both
     directions together. ``sequences`` is how many requests vLLM lets run at once unless it is told.
+    ``link_told`` is false where ``link`` is assumed.
     """
 
     name: str
@@ -35,6 +36,7 @@ class DeviceType:
     link: float
     sequences: int
     source: str
+    link_told: bool = True
 
     @property
     def given(self) -> bool:
@@ -102,7 +104,7 @@ def _described(text: str) -> DeviceType:
     if missing:
         raise _fault(f"{text!r} lacks {', '.join(missing)}: a sizing needs memory, bandwidth and bf16", text)
     numbers = (values["memory"], values["bandwidth"], values["bf16"], values.get("fp8"), values.get("link", _PCIE))
-    return _sheet("the device", *numbers, OPTION)
+    return replace(_sheet("the device", *numbers, OPTION), link_told="link" in values)
 
 
 def _fault(message: str, value: str) -> InvalidSpec:

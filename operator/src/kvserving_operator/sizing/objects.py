@@ -109,22 +109,22 @@ def sized(serving: KVServing, sizing: Sizing) -> tuple[dict[str, Any], tuple[str
 
 def _tiers(serving: KVServing, spec: dict[str, Any], sizing: Sizing, notices: list[str]) -> None:
     cache = spec.setdefault("cache", {})
-    if sizing.l1:
-        cache.setdefault("l1", {})["size"] = f"{sizing.l1}Gi"
-    elif sizing.l1 == 0 and cache.pop("l1", None) is not None:
+    if sizing.tiers.l1:
+        cache.setdefault("l1", {})["size"] = f"{sizing.tiers.l1}Gi"
+    elif sizing.tiers.l1 == 0 and cache.pop("l1", None) is not None:
         notices.append("spec.cache.l1 is left out: --l1-horizon is 0")
     kind = l2_type(serving.spec.cache.l2)
-    if sizing.l2 is None:
+    if sizing.tiers.l2 is None:
         pass
     elif kind not in _OURS:
         notices.append(f"spec.cache.l2 stays as it is: the operator does not size a store of type {kind}")
-    elif sizing.l2:
+    elif sizing.tiers.l2:
         l2 = cache.setdefault("l2", {})
         if kind == "none":
             l2.pop("type", None)
-        l2["size"] = f"{sizing.l2}Gi"
-        if sizing.l2_shards > 1 and kind != "filesystem":
-            l2["replicas"] = sizing.l2_shards
+        l2["size"] = f"{sizing.tiers.l2}Gi"
+        if sizing.tiers.shards > 1 and kind != "filesystem":
+            l2["replicas"] = sizing.tiers.shards
     elif cache.pop("l2", None) is not None:
         notices.append("spec.cache.l2 is left out: --l2-horizon is 0")
     if not cache:

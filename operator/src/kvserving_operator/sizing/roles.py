@@ -33,7 +33,8 @@ class RoleSize:
     """Replicas of a role.
 
     ``busy`` is the time of one prompt (prefill) or of one step with a full batch (decode), ``capacity`` the requests a
-    second that a replica takes at the utilisation that it is filled to, ``batch`` the requests that it runs at once.
+    second that a replica takes at the utilisation that it is filled to, ``batch`` the requests that it runs at once,
+    ``kv_tokens`` the tokens of KV that it holds.
     """
 
     tensor: int
@@ -41,7 +42,7 @@ class RoleSize:
     busy: float
     capacity: float
     batch: int
-    tokens_per_second: float
+    kv_tokens: int
     lines: tuple[Line, ...]
 
     @property
@@ -121,7 +122,7 @@ def prefill(bench: Bench, tensor: int, limits: Limits, spent: float) -> RoleSize
         _capacity_line("prefill", capacity, f"{bound} / {seconds(time.seconds)}"),
         _replicas_line("prefill", replicas, demand.rate, capacity),
     ]
-    return RoleSize(tensor, replicas, time.seconds, capacity, 1, rate, tuple(lines))
+    return RoleSize(tensor, replicas, time.seconds, capacity, 1, space.tokens, tuple(lines))
 
 
 def decode(bench: Bench, tensor: int, limits: Limits) -> RoleSize:
@@ -163,7 +164,7 @@ def decode(bench: Bench, tensor: int, limits: Limits) -> RoleSize:
         _capacity_line("decode", capacity, f"{demand.utilisation:g} x {number(rate)} / {number(demand.output)}"),
         _replicas_line("decode", replicas, demand.rate, capacity),
     ]
-    return RoleSize(tensor, replicas, time.seconds, capacity, batch, rate, tuple(lines))
+    return RoleSize(tensor, replicas, time.seconds, capacity, batch, space.tokens, tuple(lines))
 
 
 def step_at(bench: Bench, size: RoleSize) -> tuple[float, speed.Time]:

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from ..api.faults import Fault, InvalidSpec
-from ..memory import GI
-from . import measured, roles
+from . import roles
 from .demand import Demand, Limits, Measured, check
 from .devices import DeviceType
 from .figures import Input, Line, big, number, seconds
 from .models import Model
 from .roles import Bench, RoleSize, Unfit
 from .sources import inputs, reading_rate, transfer_rate
-
-MOST_SHARDS = 100
+from .tiers import Tiers, kept, kept_arithmetic, size_tiers
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """What to run, and how that came about. Sizes of tiers are in GiB; 0: no such tier, None: as it is."""
+    """What to run, and how that came about."""
 
     prefill: RoleSize
     decode: RoleSize
-    l1: int | None
-    l2: int | None
-    l2_shards: int
+    tiers: Tiers
     ttft: float
     itl: float
     lines: tuple[Line, ...]
@@ -57,7 +52,7 @@ def size(
     bench = Bench(model, device, demand, taken)
     first, second = _cheapest(bench, prefill, decode)
     ttft, itl, times = _expected(bench, first, second)
-    tiers, l1, l2, shards = _tiers(bench, first, max_usage)
+    tiers = size_tiers(bench, first, max_usage)
     lines = [
         *_model_lines(model),
         *first.lines,
@@ -65,14 +60,12 @@ def size(
         _devices_line(first, second),
         *_transfer_lines(bench),
         *times,
-        *tiers,
+        *tiers.lines,
     ]
     return Sizing(
         prefill=first,
         decode=second,
-        l1=l1,
-        l2=l2,
-        l2_shards=shards,
+        tiers=tiers,
         ttft=ttft,
         itl=itl,
         lines=tuple(lines),
@@ -164,27 +157,17 @@ def _devices_line(prefill: RoleSize, decode: RoleSize) -> Line:
     return Line("devices", devices, ratio, how)
 
 
-def _kept(bench: Bench, tokens: int) -> float:
-    """Bytes of KV of ``tokens`` tokens of one request."""
-    return tokens * bench.model.kv_token + bench.model.fixed
-
-
-def _kept_how(bench: Bench, tokens: int) -> str:
-    states = f" + {big(bench.model.fixed, 'B')}" if bench.model.fixed else ""
-    return f"({number(tokens)} x {number(bench.model.kv_token)} bytes{states})"
-
-
 def _beside(bench: Bench) -> tuple[float, float]:
     """Seconds of a request's transfer, and of reading from a tier what is not computed."""
     demand = bench.demand
     rate = reading_rate(demand)
     reading = demand.cached * bench.model.kv_token / rate if rate else 0.0
-    return _kept(bench, demand.prompt) / transfer_rate(bench), reading
+    return kept(bench, demand.prompt) / transfer_rate(bench), reading
 
 
 def _transfer_lines(bench: Bench) -> list[Line]:
-    prompt, rate = _kept(bench, bench.demand.prompt), bench.demand.rate
-    how = _kept_how(bench, bench.demand.prompt)
+    prompt, rate = kept(bench, bench.demand.prompt), bench.demand.rate
+    how = kept_arithmetic(bench, bench.demand.prompt)
     return [
         Line("transfer: bytes of a request", prompt, big(prompt, "B"), how),
         Line(
@@ -212,7 +195,7 @@ def _expected(bench: Bench, prefill: RoleSize, decode: RoleSize) -> tuple[float,
         seconds(transfer),
         seconds(step),
     ]
-    sent = f"{big(_kept(bench, bench.demand.prompt), 'B')} / {big(transfer_rate(bench), 'B/s')}"
+    sent = f"{big(kept(bench, bench.demand.prompt), 'B')} / {big(transfer_rate(bench), 'B/s')}"
     lines = [
         Line("prefill: utilisation", used, f"{used:.3g}", load),
         Line(
@@ -233,38 +216,3 @@ def _expected(bench: Bench, prefill: RoleSize, decode: RoleSize) -> tuple[float,
         Line("time to first token, mean", ttft, seconds(ttft), " + ".join(parts)),
     ]
     return ttft, step, lines
-
-
-def _tiers(bench: Bench, prefill: RoleSize, max_usage: float) -> tuple[list[Line], int | None, int | None, int]:
-    demand, lines = bench.demand, []
-    new = _kept(bench, demand.computed)
-    how = _kept_how(bench, demand.computed)
-    l1 = None if demand.l1_horizon is None else 0
-    l2 = None if demand.l2_horizon is None else 0
-    shards = 1
-    if demand.l1_horizon:
-        l1 = _gib(demand.rate / prefill.replicas * new * demand.l1_horizon)
-        shared = f" / {prefill.replicas}" if prefill.replicas > 1 else ""
-        told = f"ceil({demand.rate:g}{shared} x {how} x {seconds(demand.l1_horizon)} / 1 GiB) x 1 GiB"
-        lines.append(Line("L1 of a prefill replica", l1 * GI, f"{l1:,} GiB", told))
-    if demand.l2_horizon:
-        l2 = _gib(demand.rate * new * demand.l2_horizon / max_usage)
-        told = f"ceil({demand.rate:g} x {how} x {seconds(demand.l2_horizon)} / {max_usage:g} / 1 GiB) x 1 GiB"
-        lines.append(Line("L2, all shards", l2 * GI, f"{l2:,} GiB", told))
-        read = demand.rate * demand.cached * bench.model.kv_token
-        each = demand.utilisation * measured.STORE_BYTES_PER_SECOND
-        shards = max(1, math.ceil(read / each - roles.RESERVE))
-        told = f"ceil({big(read, 'B/s')} / ({demand.utilisation:g} x {big(measured.STORE_BYTES_PER_SECOND, 'B/s')}))"
-        if demand.cached:
-            lines.append(Line("L2: shards, all reads from it", shards, number(shards), told))
-        if shards > MOST_SHARDS:
-            message = (
-                f"{seconds(demand.l2_horizon)}: {shards} shards would be read from, and an L2 has {MOST_SHARDS} at most"
-            )
-            raise InvalidSpec([Fault("--l2-horizon", f"{message}: leave L2 out (0), or split the traffic")])
-    return lines, l1, l2, shards
-
-
-def _gib(wanted: float) -> int:
-    """Whole GiB, one at least."""
-    return max(1, math.ceil(wanted / GI - roles.RESERVE))

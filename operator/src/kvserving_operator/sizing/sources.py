@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from . import measured, speed
 from .demand import WORKSPACE_BYTES, Demand, Limits
 from .devices import DeviceType
@@ -23,24 +25,27 @@ def inputs(bench: Bench, prefill: RoleSize, first: Limits, second: Limits) -> tu
 def _device(device: DeviceType) -> list[Input]:
     basis: Basis = "given" if device.given else "specified"
     peaks = f"{big(device.bf16, 'FLOP/s')} bf16" + (f", {big(device.fp8, 'FLOP/s')} fp8" if device.fp8 else "")
+    link = Input("device: link, both ways", big(device.link, "B/s"), basis, device.source, "--device")
+    if not device.link_told:
+        link = replace(link, basis="assumed", source="PCIe Gen4, 16 lanes", replace="--device link=…")
     return [
         Input("device: memory", big(device.memory, "B"), basis, device.source, "--device"),
         Input("device: bandwidth", big(device.bandwidth, "B/s"), basis, device.source, "--device"),
         Input("device: peak, dense", peaks, basis, device.source, "--device"),
-        Input("device: link, both ways", big(device.link, "B/s"), basis, device.source, "--device"),
+        link,
     ]
 
 
 def _memory(bench: Bench, first: Limits, second: Limits) -> list[Input]:
     shares = " and ".join(dict.fromkeys(f"{limits.memory_share:g}" for limits in (first, second)))
     found = [
-        Input("share of memory", shares, "specified", "vLLM's default, else the FILE's", "--gpu-memory-utilization"),
+        Input("share of memory", shares, "specified", "the FILE's, else vLLM's default", "--gpu-memory-utilization"),
         Input("workspace of a rank", big(WORKSPACE_BYTES, "B"), "assumed", "activations, graphs", "--kv-tokens"),
         Input(
             "requests at once, most",
             str(second.sequences or bench.device.sequences),
             "specified",
-            "vLLM's default, else the FILE's",
+            "the FILE's, else vLLM's default",
             "--max-num-seqs",
         ),
     ]
