@@ -165,6 +165,18 @@ def ended(transfers: Transfers, number: int, seconds: float = 20.0) -> list[Fini
     return found
 
 
+def soon(seconds: float = 5.0) -> float:
+    """A deadline that is near."""
+    return time.monotonic() + seconds
+
+
+def reason(operation: Callable[[], object]) -> Reason:
+    """Why ``operation`` was not served; fails when it was."""
+    with pytest.raises(StoreFault) as caught:
+        operation()
+    return caught.value.reason
+
+
 def expect(fault: StoreFault, *reasons: Reason) -> None:
     """Raise the fault again unless it has one of the reasons."""
     if fault.reason not in reasons:

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 
 import pytest
-from tests.connector.store.servers import NO_CREDENTIALS, Server, expect, wait_for
+from tests.connector.store.servers import NO_CREDENTIALS, Server, expect, soon, wait_for
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.routing import SLOTS
 from kvserving_connector.store.valkey import ValkeyStore
 
 KEYS = [f"kv1-00-{os.urandom(36).hex()}" for _ in range(60)]
-
-
-def soon() -> float:
-    return time.monotonic() + 5
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.connector.store.servers import expect, wait_for
+from tests.connector.store.servers import expect, reason, soon, wait_for
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.filesystem import FileStore
@@ -28,19 +28,9 @@ def names(number: int, start: int = 0) -> list[str]:
 NAME = names(1)[0]
 
 
-def soon(seconds: float = 5.0) -> float:
-    return time.monotonic() + seconds
-
-
 def read(store: FileStore, key: str = NAME, room: int = len(BODY) + 64) -> bytes:
     buffer = memoryview(bytearray(room))
     return bytes(buffer[: store.get(key, buffer, soon())])
-
-
-def reason(operation: Callable[[], object]) -> Reason:
-    with pytest.raises(StoreFault) as caught:
-        operation()
-    return caught.value.reason
 
 
 def files(root: Path) -> list[Path]:

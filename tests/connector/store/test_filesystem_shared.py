@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.connector.store.servers import expect, wait_for
+from tests.connector.store.servers import expect, reason, soon, wait_for
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.filesystem import FileStore
@@ -29,16 +29,6 @@ A, B = bytes(range(32)), bytes(range(32, 64))
 
 def name(index: int, namespace: bytes = A) -> str:
     return object_name(namespace, index.to_bytes(2, "big") + bytes(34))
-
-
-def soon() -> float:
-    return time.monotonic() + 5
-
-
-def reason(operation: Callable[[], object]) -> Reason:
-    with pytest.raises(StoreFault) as caught:
-        operation()
-    return caught.value.reason
 
 
 def place(store: FileStore, index: int, seconds: float = 0.0, namespace: bytes = A) -> Path:
@@ -122,7 +112,7 @@ def test_a_directory_among_temporary_files_does_not_stop_eviction(store: FileSto
 
 
 def wait_for_room(store: FileStore, index: int) -> bool:
-    end = time.monotonic() + 3
+    end = time.monotonic() + 20
     while time.monotonic() < end:
         try:
             return store.put(name(index), [BODY], soon())

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from tests.connector.store.servers import NO_CREDENTIALS, socket_server
+from tests.connector.store.servers import NO_CREDENTIALS, socket_server, soon
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.resp import STALL_SECONDS, Connection, ServerError, encode
@@ -21,10 +21,6 @@ TINY = b"t"
 
 def bulk(body: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(body), body)
-
-
-def soon(seconds: float = 5.0) -> float:
-    return time.monotonic() + seconds
 
 
 def answering(*answers: bytes, pieces: int) -> Callable[[socket.socket], None]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.connector.store.servers import NO_CREDENTIALS, Server, expect, socket_server, wait_for
+from tests.connector.store.servers import NO_CREDENTIALS, Server, expect, reason, socket_server, soon, wait_for
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
@@ -26,10 +26,6 @@ NAME = "kv1-00-" + "ab" * 36
 
 def names(number: int) -> list[str]:
     return [f"kv1-00-{index:072x}" for index in range(number)]
-
-
-def soon(seconds: float = 5.0) -> float:
-    return time.monotonic() + seconds
 
 
 @contextmanager
@@ -45,12 +41,6 @@ def opened(*servers: Server | Address, credentials: Credentials = NO_CREDENTIALS
 def read(store: ValkeyStore, key: str = NAME, room: int = len(BODY) + 64) -> bytes:
     buffer = memoryview(bytearray(room))
     return bytes(buffer[: store.get(key, buffer, soon())])
-
-
-def reason(operation: Callable[[], object]) -> Reason:
-    with pytest.raises(StoreFault) as caught:
-        operation()
-    return caught.value.reason
 
 
 def test_objects_come_back_as_they_were_put(start_server: Start) -> None:
