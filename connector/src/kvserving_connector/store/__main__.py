@@ -11,11 +11,10 @@ import dataclasses
 import json
 import sys
 import time
-from typing import cast
 
 from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.client import StoreFault
-from kvserving_connector.store.inventory import ListedStore, holdings, purge
+from kvserving_connector.store.inventory import holdings, purge
 from kvserving_connector.store.open import open_store
 
 
@@ -32,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("purge needs --namespace")
     deadline = time.monotonic() + options.timeout
     try:
-        store = cast("ListedStore", open_store(options.url, options.max_bytes, Credentials.from_environment()))
+        store = open_store(options.url, options.max_bytes, Credentials.from_environment())
         try:
             if options.command == "purge":
                 answer = dataclasses.asdict(purge(store, options.namespace, deadline))

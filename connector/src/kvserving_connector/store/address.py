@@ -17,6 +17,7 @@ CA = "KVSERVING_STORE_CA"
 _DEFAULT_PORT = 6379
 _PLAIN = ("redis", "valkey")
 _TLS = ("rediss", "valkeys")
+SERVER_SCHEMES = (*_PLAIN, *_TLS)
 
 
 @dataclass(frozen=True)
@@ -37,17 +38,10 @@ def server_address(url: str) -> Address:
     Raises ValueError for anything else, for a password in the address and for a database number, which a cluster has
     not; the text names what is wrong and never holds the password.
     """
+    refuse_secrets(url)
     parts = urlsplit(url)
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            f"urls: an address at {parts.hostname!r} holds a user or a password, which every process list shows; "
-            f"set {USERNAME} and {PASSWORD_FILE} instead"
-        )
-    if parts.scheme not in (*_PLAIN, *_TLS):
-        raise ValueError(
-            f"urls: {url!r} has none of the schemes {', '.join((*_PLAIN, *_TLS, 'file'))}; "
-            "write redis://host:6379 or file:///path"
-        )
+    if parts.scheme not in SERVER_SCHEMES:
+        raise ValueError(f"urls: {url!r} has none of the schemes {', '.join(SERVER_SCHEMES)}; write redis://host:6379")
     try:
         port = parts.port
     except ValueError:
@@ -57,6 +51,16 @@ def server_address(url: str) -> Address:
     if parts.path.strip("/") not in ("", "0"):
         raise ValueError(f"urls: {url!r} names database {parts.path!r}; only database 0 is used, leave it out")
     return Address(parts.hostname, _DEFAULT_PORT if port is None else port, parts.scheme in _TLS)
+
+
+def refuse_secrets(url: str) -> None:
+    """Raise ValueError, without them, for an address that holds a user or a password."""
+    parts = urlsplit(url)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            f"urls: an address at {parts.hostname!r} holds a user or a password, which every process list shows; "
+            f"set {USERNAME} and {PASSWORD_FILE} instead"
+        )
 
 
 def folder(url: str) -> Path:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from kvserving_connector.store.address import Credentials, folder
 from kvserving_connector.store.client import Part, Reason, StoreFault, Usage, remaining
 from kvserving_connector.store.sweeper import Sweeper, object_path, remove_empty, temporary_path, walk
 
@@ -40,6 +41,13 @@ _REASONS = {
     errno.ENOTDIR: Reason.DENIED,
     errno.ETIMEDOUT: Reason.TIMEOUT,
 }
+
+
+def open_folder(urls: Sequence[str], max_bytes: int | None, _credentials: Credentials) -> FileStore:
+    """Return the client of the one ``file://`` address in ``urls``. Raises ValueError for more of them or no path."""
+    if len(urls) > 1:
+        raise ValueError("urls: a directory is a store of its own; give one file:// address alone")
+    return FileStore(folder(urls[0]), max_bytes)
 
 
 class FileStore:

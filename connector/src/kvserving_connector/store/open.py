@@ -1,27 +1,65 @@
-"""From a tier's configuration to the client of its store."""
+"""From a tier's configuration to the client of its store.
+
+A new kind of store is a module beside this one and its line in ``KINDS``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from kvserving_connector.store.address import Credentials, folder, server_address
-from kvserving_connector.store.client import StoreClient
-from kvserving_connector.store.filesystem import FileStore
-from kvserving_connector.store.valkey import ValkeyStore
+from kvserving_connector.store.address import SERVER_SCHEMES, Credentials, refuse_secrets
+from kvserving_connector.store.filesystem import open_folder
+from kvserving_connector.store.inventory import ListedStore
+from kvserving_connector.store.valkey import open_servers
 
 
-def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credentials) -> StoreClient:
-    """Return the client for ``urls``: one ``file://`` directory, or one or several Valkey or Redis servers.
+@dataclass(frozen=True)
+class Kind:
+    """A kind of store: the schemes of its addresses, one address as an example, and what makes its client.
+
+    ``open`` takes one address or more, the bound in bytes (None: the kind's own) and the credentials; it connects
+    nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses that do not go together.
+    """
+
+    schemes: tuple[str, ...]
+    example: str
+    open: Callable[[Sequence[str], int | None, Credentials], ListedStore]
+
+
+KINDS = (
+    Kind(SERVER_SCHEMES, "redis://host:6379", open_servers),
+    Kind(("file",), "file:///path", open_folder),
+)
+
+
+def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credentials) -> ListedStore:
+    """Return the client for ``urls``, all of one kind: a ``file://`` directory, or Valkey or Redis servers.
 
     ``max_bytes`` bounds a directory; servers bound themselves. Connects nothing and touches no file.
     Raises ValueError naming the field for addresses that cannot be understood or do not go together.
     """
     if not urls:
-        raise ValueError("urls: a store needs at least one address; write redis://host:6379 or file:///path")
+        raise ValueError(f"urls: a store needs at least one address; write {_examples()}")
     if max_bytes is not None and max_bytes <= 0:
         raise ValueError(f"max_bytes: {max_bytes} must be a number of bytes above 0; leave it out for 85 % of the disk")
-    if any(url.startswith("file:") for url in urls):
-        if len(urls) > 1:
-            raise ValueError("urls: a directory is a store of its own; give one file:// address alone")
-        return FileStore(folder(urls[0]), max_bytes)
-    return ValkeyStore([server_address(url) for url in urls], credentials)
+    kind, *others = dict.fromkeys(map(_kind, urls))
+    if others:
+        schemes = " and ".join(each.schemes[0] for each in (kind, *others))
+        raise ValueError(f"urls: {schemes} are different kinds of store; give addresses of one kind")
+    return kind.open(urls, max_bytes, credentials)
+
+
+def _kind(url: str) -> Kind:
+    scheme = urlsplit(url).scheme
+    for kind in KINDS:
+        if scheme in kind.schemes:
+            return kind
+    refuse_secrets(url)
+    schemes = ", ".join(scheme for kind in KINDS for scheme in kind.schemes)
+    raise ValueError(f"urls: {url!r} has none of the schemes {schemes}; write {_examples()}")
+
+
+def _examples() -> str:
+    return " or ".join(kind.example for kind in KINDS)

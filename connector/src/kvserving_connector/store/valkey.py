@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from kvserving_connector.store.address import Address, Credentials
+from kvserving_connector.store.address import Address, Credentials, server_address
 from kvserving_connector.store.client import Part, Reason, StoreFault, Usage
 from kvserving_connector.store.endpoint import FAIR_SECONDS, Endpoint, Started
 from kvserving_connector.store.resp import STALL_SECONDS, Connection, ServerError, encode, encode_object
@@ -29,6 +29,11 @@ _SLOTS_SECONDS = 2 * _TURN_SECONDS
 _ASKING_SHARE = 0.9
 _ELSEWHERE = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.UNAVAILABLE})
 """Faults of a cluster's server after which another may have its slots: a replica takes over, say."""
+
+
+def open_servers(urls: Sequence[str], _max_bytes: int | None, credentials: Credentials) -> ValkeyStore:
+    """Return the client of the servers at ``urls``, which bound themselves. Raises ValueError for a wrong address."""
+    return ValkeyStore([server_address(url) for url in urls], credentials)
 
 
 class ValkeyStore:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .rule import Rule
+from .stores import EXTERNAL
 
 
 def _at(path: str, *rules: tuple[str, str, str, str | None]) -> tuple[Rule, ...]:
@@ -27,6 +28,8 @@ def _shown(field: str) -> str:
     return f"(self.{field}.matches('[@?#;&]') ? '' : self.{field} + ' ')"
 
 
+*_FIRST, _LAST = [f"{scheme}://" for scheme in EXTERNAL]
+_EXTERNAL_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
 _TYPE = "(has(self.type) ? self.type : (has(self.size) ? 'valkey' : 'none'))"
 # Names of parameters in an address whose values are not for everyone.
 _SECRETS = (
@@ -129,8 +132,8 @@ L2 = _at(
     (
         "external url is an address",
         "!(has(self.type) && self.type == 'external' && has(self.url)) "
-        "|| self.url.matches('^(redis|rediss|valkey|valkeys)://[^ ]+$')",
-        "must start with redis://, rediss://, valkey:// or valkeys://, such as redis://store.cache.svc:6379",
+        f"|| self.url.matches('^({'|'.join(EXTERNAL)})://[^ ]+$')",
+        f"must start with {_EXTERNAL_FORMS}, such as redis://store.cache.svc:6379",
         "url",
     ),
     (

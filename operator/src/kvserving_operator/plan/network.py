@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..api.stores import EXTERNAL
 from ..connectors import l2_type
 from . import addresses, labels, ports, router, storage
 from .context import Context
 from .objects import manifest
 
 _NAMESPACE = "kubernetes.io/metadata.name"
-_PORTS = {"https": 443, "http": 80, "redis": 6379, "rediss": 6379, "valkey": 6379, "valkeys": 6379}
+_PORTS = {"https": 443, "http": 80, **EXTERNAL}
 _OPERATOR = {"app.kubernetes.io/name": "kvserving-operator"}
 # Variables with the addresses of hubs, object stores and proxies that downloads go to in place of the public ones.
 _ENDPOINTS = frozenset(

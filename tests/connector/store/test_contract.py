@@ -1,0 +1,170 @@
+"""What a store promises (see StoreClient), asked of every kind that an address can name."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.connector.store.servers import Server, reason, soon
+
+from kvserving_connector.store.address import Credentials
+from kvserving_connector.store.client import Reason, StoreFault
+from kvserving_connector.store.framing import object_name
+from kvserving_connector.store.inventory import ListedStore
+from kvserving_connector.store.open import KINDS, Kind, open_store
+from kvserving_operator.api.stores import EXTERNAL
+
+NAMESPACE = bytes(range(32))
+KEYS = [object_name(NAMESPACE, index.to_bytes(8, "big")) for index in range(200)]
+KEY, OTHER = KEYS[:2]
+PREFIX = f"kv1-{NAMESPACE[:16].hex()}-"
+BODY = os.urandom(100_000)
+
+
+@pytest.fixture(params=KINDS, ids=lambda kind: kind.schemes[0])
+def store(request: pytest.FixtureRequest, start_server: Callable[..., Server], tmp_path: Path) -> Iterator[ListedStore]:
+    kind: Kind = request.param
+    # Kinds that are not here need neither a server nor a folder: their example is opened as it stands.
+    addresses = {"redis": lambda: start_server().url, "file": lambda: f"file://{tmp_path}/l2"}
+    address = addresses.get(kind.schemes[0], lambda: kind.example)()
+    store = open_store([address], 2**30, Credentials())
+    yield store
+    store.close()
+
+
+def read(store: ListedStore, key: str = KEY, room: int = len(BODY) + 64) -> bytes:
+    buffer = memoryview(bytearray(room))
+    return bytes(buffer[: store.get(key, buffer, soon())])
+
+
+def test_an_object_comes_back_as_it_was_put_and_stays(store: ListedStore) -> None:
+    assert store.put(KEY, [BODY[:7], memoryview(BODY)[7:]], soon())
+    assert read(store) == read(store, room=len(BODY)) == BODY
+    assert not store.put(KEY, [b"another"], soon())
+    assert read(store) == BODY
+
+
+def test_what_was_put_is_kept_although_its_buffer_is_used_again(store: ListedStore) -> None:
+    buffer = bytearray(BODY)
+    store.put(KEY, [memoryview(buffer)], soon())
+    buffer[:] = bytes(len(buffer))
+    assert read(store) == BODY
+
+
+def test_keys_are_asked_for_in_one_batch(store: ListedStore) -> None:
+    for key in KEYS[::3]:
+        store.put(key, [b"x"], soon())
+    assert store.exists(KEYS, soon()) == [index % 3 == 0 for index in range(len(KEYS))]
+    assert store.exists([], soon()) == []
+
+
+def test_an_object_that_is_absent_or_too_long_is_told_and_the_next_read_is_right(store: ListedStore) -> None:
+    store.put(KEY, [BODY], soon())
+    assert reason(lambda: read(store, OTHER)) is Reason.ABSENT
+    assert reason(lambda: read(store, room=100)) is Reason.LENGTH
+    assert read(store) == BODY
+
+
+def test_a_deleted_object_is_gone_and_an_absent_one_is_no_fault(store: ListedStore) -> None:
+    store.put(KEY, [BODY], soon())
+    store.put(OTHER, [b"other"], soon())
+    store.delete(KEY, soon())
+    store.delete(KEY, soon())
+    assert store.exists([KEY, OTHER], soon()) == [False, True]
+    assert store.put(KEY, [b"new"], soon())
+    assert read(store) == b"new"
+
+
+def test_a_listing_has_each_object_of_its_prefix_and_its_bytes(store: ListedStore) -> None:
+    bodies = {key: os.urandom(10 + index) for index, key in enumerate(KEYS)}
+    for key, body in bodies.items():
+        store.put(key, [body], soon())
+    store.put(object_name(bytes(32), b"another namespace"), [b"x"], soon())
+    found = {key: size for batch in store.listing(PREFIX, soon()) for key, size in batch}
+    assert found.keys() == bodies.keys()
+    assert all(size >= len(bodies[key]) for key, size in found.items())
+
+
+def test_usage_grows_by_what_is_put(store: ListedStore) -> None:
+    before = store.usage(soon()).used_bytes
+    for key in KEYS[:20]:
+        store.put(key, [BODY], soon())
+    after = store.usage(soon())
+    assert after.used_bytes >= before + 20 * len(BODY)
+    assert after.limit_bytes is None or after.limit_bytes >= after.used_bytes
+
+
+def test_a_reader_sees_all_of_an_object_or_nothing_while_others_write(store: ListedStore) -> None:
+    bodies = {key: os.urandom(50_000) for key in KEYS[:40]}
+    wrong: list[str] = []
+    read_at_all = threading.Semaphore(0)
+
+    def work(offset: int) -> None:
+        for step in range(40):
+            key = KEYS[(offset * 7 + step) % len(bodies)]
+            try:
+                store.put(key, [bodies[key][:100], bodies[key][100:]], soon())
+                found = read(store, key)
+            except StoreFault as fault:
+                if fault.reason is not Reason.ABSENT:
+                    wrong.append(f"{key}: {fault}")
+                continue
+            read_at_all.release()
+            if found != bodies[key]:
+                wrong.append(key)
+            if step % 5 == offset % 5:
+                store.delete(key, soon())
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+    assert read_at_all.acquire(blocking=False)
+
+
+def test_a_deadline_that_has_passed_is_told(store: ListedStore) -> None:
+    store.put(KEY, [BODY], soon())
+    assert reason(lambda: store.put(OTHER, [BODY], soon(-1))) is Reason.TIMEOUT
+    assert reason(lambda: store.get(KEY, memoryview(bytearray(len(BODY))), soon(-1))) is Reason.TIMEOUT
+    assert reason(lambda: store.delete(KEY, soon(-1))) is Reason.TIMEOUT
+    assert store.exists([KEY], soon(-1)) == [Reason.TIMEOUT]
+    assert store.exists([KEY, OTHER], soon()) == [True, False]
+
+
+def test_a_closed_store_says_so(store: ListedStore) -> None:
+    store.put(KEY, [BODY], soon())
+    store.close()
+    store.close()
+    assert store.exists([KEY], soon()) == [Reason.CLOSED]
+    for operation in (
+        lambda: read(store),
+        lambda: store.put(OTHER, [BODY], soon()),
+        lambda: store.delete(KEY, soon()),
+        lambda: store.usage(soon()),
+        lambda: list(store.listing("kv", soon())),
+    ):
+        assert reason(operation) is Reason.CLOSED
+
+
+def test_examples_name_their_own_kind() -> None:
+    for kind in KINDS:
+        client = open_store([kind.example], None, Credentials())
+        assert type(client) is type(kind.open([kind.example], None, Credentials()))
+        client.close()
+
+
+def test_an_object_can_name_every_kind_but_a_directory() -> None:
+    assert set(EXTERNAL) | {"file"} == {scheme for kind in KINDS for scheme in kind.schemes}
+
+
+def test_an_unknown_scheme_is_answered_with_those_there_are_and_shows_no_password() -> None:
+    with pytest.raises(ValueError, match=r"^urls: 'http://store:80' has none of the schemes redis, .*; write r"):
+        open_store(["http://store:80"], None, Credentials())
+    with pytest.raises(ValueError, match="PASSWORD_FILE") as caught:
+        open_store(["http://user:hunter2@store:80"], None, Credentials())
+    assert "hunter2" not in str(caught.value)
