@@ -36,7 +36,7 @@ from e2e.controlplane.pod_script import CREATING, ContainerState, Json, PodState
 from kvserving_operator.local import podrunner, scratch, volumes
 from kvserving_operator.local.build import environment_of, pod_spec
 from kvserving_operator.local.container import Placement
-from kvserving_operator.local.errors import ManifestFault
+from kvserving_operator.local.errors import ManifestFault, NoSuchKey
 from kvserving_operator.local.launchers import CONNECTOR_VOLUME, link_connector
 from kvserving_operator.local.lifeline import Lifeline
 from kvserving_operator.local.logfile import LogFile
@@ -146,7 +146,7 @@ class ProcessRuntime:
         while True:
             try:
                 return await asyncio.to_thread(self._prepare, pod, address)
-            except ManifestFault as fault:
+            except (ManifestFault, NoSuchKey) as fault:
                 waiting = ContainerState(waiting="CreateContainerConfigError", message=str(fault))
                 await report(PodState("Pending", waiting))
             except urllib3.exceptions.HTTPError:
@@ -164,7 +164,7 @@ class ProcessRuntime:
         def secret_key(name: str, key: str) -> str:
             found = secret(name)
             if key not in found:
-                raise ManifestFault(f"Secret {name} has no key {key!r}")
+                raise NoSuchKey(f"Secret {name} has no key {key!r}")
             return found[key]
 
         mounts = volumes.materialise(local, folder / "volumes", volumes.Sources(secret, config_map, self._claims))

@@ -143,6 +143,7 @@ def test_a_pod_waits_for_its_secret_and_finds_it_readable_by_the_owner_alone(nod
         env=[
             {"name": "KVSERVING_BIND_ADDRESS", "value": "0.0.0.0"},
             {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "token"}}},
+            {"name": "NOTHING", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "absent", "optional": True}}},
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
         ],
@@ -164,6 +165,7 @@ def test_a_pod_waits_for_its_secret_and_finds_it_readable_by_the_owner_alone(nod
     assert file.read_text() == "for the file"
     assert (stat.S_IMODE(file.stat().st_mode), stat.S_IMODE(file.parent.stat().st_mode)) == (0o400, 0o700)
     assert told["env"]["TOKEN"] == "for the environment"
+    assert "NOTHING" not in told["env"]
     assert told["env"]["POD_IP"] == found["status"]["podIP"]
     assert told["env"]["POD_UID"] == found["metadata"]["uid"]
     assert "KUBECONFIG" not in told["env"], "it has no service account"
