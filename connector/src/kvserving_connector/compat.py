@@ -45,22 +45,16 @@ class Capabilities:
     """Local hits of all groups are taken before any group's external blocks are allocated (0.24)."""
     block_state_handoff: bool
     """The scheduler's output carries block states for connectors (0.29)."""
-    sync_load_flag: bool
-    """The scheduler's output says whether a step waits for loads (0.29)."""
     transfer_results: bool
     """Workers report failed loads by request (0.30)."""
     manager_bind: bool
     """Connectors are bound to the KV cache manager (0.30)."""
     on_new_request: bool
     """Connectors see a request before it is scheduled (0.22)."""
-    worker_metadata: bool
-    """Workers can send connector data to the scheduler."""
     stats_to_dict: bool
     """Connector statistics have ``to_dict`` and arrive flat (0.30)."""
     layouts: bool
     """KV cache layouts have names of their own (0.29)."""
-    fixed_hash_seed: bool
-    """Prefix hashes have a fixed default seed (0.29)."""
     transfer_telemetry: bool
     """The worker's completed transfers can be told apart by request."""
     staging: bool
@@ -120,7 +114,6 @@ def probe() -> Capabilities:
     block_state = "kv_connector_block_state" in fields
     band, reason = _band(version, vllm is not None, place, two_phase, block_state, hasattr(base, "on_new_request"))
     layouts = prober.module("vllm.v1.kv_cache_layout") if block_state else None
-    hashes = prober.module("vllm.v1.core.kv_cache_utils") if vllm is not None else None
     stats = prober.attribute(f"{_CONNECTORS}.metrics", "KVConnectorStats") if vllm is not None else None
     return Capabilities(
         vllm_version=version,
@@ -129,14 +122,11 @@ def probe() -> Capabilities:
         pull_connector=place,
         two_phase_allocation=two_phase,
         block_state_handoff=block_state,
-        sync_load_flag="has_sync_kv_loads" in fields,
         transfer_results=hasattr(base, "get_transfer_results"),
         manager_bind=hasattr(base, "bind_kv_cache_manager"),
         on_new_request=hasattr(base, "on_new_request"),
-        worker_metadata=hasattr(base, "build_connector_worker_meta"),
         stats_to_dict=hasattr(stats, "to_dict"),
         layouts=layouts is not None,
-        fixed_hash_seed=hasattr(hashes, "DEFAULT_NONE_HASH_SEED"),
         transfer_telemetry=_has_telemetry(prober, pull),
         staging=_has_staging(prober, pull),
         missing=tuple(prober.missing),

@@ -90,12 +90,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether to load, whether only to measure, and the two estimates in seconds that were compared."""
+    """Whether to load, and whether only to measure."""
 
     load: bool
     measuring: bool = False
-    load_seconds: float = 0.0
-    compute_seconds: float = 0.0
 
 
 @dataclass
@@ -172,13 +170,13 @@ class CostModel:
         mind = self._minds.setdefault((tier, size.bit_length()), _Mind())
         self._reconsider(mind, loading, computing)
         if not mind.computing:
-            return Verdict(True, False, loading, computing)
+            return Verdict(load=True)
         mind.skipped += 1
         if mind.skipped < mind.pause:
-            return Verdict(False, False, loading, computing)
+            return Verdict(load=False)
         mind.skipped = 0
         mind.pause = min(mind.pause * 2, LAST_PAUSE)
-        return Verdict(True, True, loading, computing)
+        return Verdict(load=True, measuring=True)
 
     @staticmethod
     def _reconsider(mind: _Mind, loading: float, computing: float) -> None:

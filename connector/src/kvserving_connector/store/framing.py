@@ -16,7 +16,6 @@ from kvserving_connector.store.client import Reason
 
 FORMAT_VERSION = 1
 HEADER_BYTES = 128
-DIGEST_BYTES = 32
 
 _MAGIC = b"KVSO"
 _FIELDS = struct.Struct("<4sHH32s32sQ32s")

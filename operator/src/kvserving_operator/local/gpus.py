@@ -6,8 +6,6 @@ import os
 import shutil
 import subprocess
 
-GPU_RESOURCE = "nvidia.com/gpu"
-
 
 def visible() -> list[str]:
     """Identifiers for CUDA_VISIBLE_DEVICES of the GPUs that may be used, in order.

@@ -73,11 +73,6 @@ class LocalPod:
         limits = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
         return sum(int(str(number)) for name, number in limits.items() if name.endswith("/gpu"))
 
-    @property
-    def env_names(self) -> frozenset[str]:
-        """Names of the variables that the template sets."""
-        return frozenset(str(entry["name"]) for entry in self.container.get("env") or ())
-
     def option(self, flag: str) -> str | None:
         """Value of ``--flag`` among the arguments, the last one where it stands twice.
 

@@ -71,11 +71,6 @@ class SchedulerHalf:
             logger.warning("KVServing worker cache: %s", warning)
 
     @property
-    def hash_calls(self) -> int:
-        """Hashes computed for span keys so far."""
-        return self._hashes.calls
-
-    @property
     def busy(self) -> bool:
         """Whether reports about saves are awaited: the engine has to step for them even without requests."""
         return len(self._saves) > 0
