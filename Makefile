@@ -159,6 +159,10 @@ e2e-load: $(VENV)/.dev ## rollouts, scaling and kills under 200 streams with the
 transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, from a real kubectl, apiserver and real engines (needs Go)
 	$(BIN)/python scripts/kubectl-transcript
 
+.PHONY: pictures
+pictures: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/pictures again, from real runs (needs chromium, pngquant, prometheus and Go)
+	$(BIN)/python scripts/pictures $(WHAT)
+
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
 	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_12_staging.py
