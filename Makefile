@@ -211,6 +211,25 @@ docs: $(DOCS)/.installed ## the documentation's site in build/site, links checke
 docs-serve: $(DOCS)/.installed ## the site on http://127.0.0.1:8001, built again with every change of a page
 	@$(DOCS)/bin/mkdocs serve --dev-addr 127.0.0.1:8001
 
+# --- release ----------------------------------------------------------------
+
+IMAGES ?= yes
+BASE ?=
+RELEASE = $(BIN)/python -m scripts.release
+PARTS = $(if $(filter no,$(IMAGES)),--no-images) $(if $(BASE),--base=$(BASE))
+
+.PHONY: version
+version: $(VENV)/.dev ## print the version; TO=X.Y.Z writes another one wherever it is repeated
+	@$(RELEASE) version $(TO)
+
+.PHONY: release
+release: $(VENV)/.dev ## a tagged commit's wheels, chart, manifests and images in build/release (IMAGES=no: without root)
+	@$(RELEASE) build $(PARTS)
+
+.PHONY: release-check
+release-check: $(VENV)/.dev ## whether two builds of a release give the same bytes (IMAGES=no: without root, in seconds)
+	@$(RELEASE) check $(PARTS)
+
 .PHONY: clean
 clean: ## remove environments and caches of this checkout
 	rm -rf $(VENV) $(ENGINE_VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -14,12 +14,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from e2e.cluster import build, oci
 from e2e.cluster.packages import program
 from e2e.controlplane.build import Say
+from scripts.release import versions
+
+from kvserving_operator import __version__
 
 ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/debian:trixie-slim"
@@ -43,12 +46,17 @@ class Image:
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
-OPERATOR = Image("docker.io/kvserving/operator:0.1.0", ROOT / "images/operator/Dockerfile")
-CONNECTOR = Image("docker.io/kvserving/connector:0.1.0", ROOT / "images/connector/Dockerfile")
+OPERATOR = Image(f"docker.io/kvserving/operator:{__version__}", ROOT / "images/operator/Dockerfile")
+CONNECTOR = Image(f"docker.io/kvserving/connector:{__version__}", ROOT / "images/connector/Dockerfile")
 ROUTER = Image("docker.io/lightseekorg/smg:1.13.0", _STAND_INS / "router/Dockerfile")
 STORE = Image("docker.io/valkey/valkey:8.1", _STAND_INS / "valkey/Dockerfile")
 # Built on the first: the order counts.
-NEXT = Image("docker.io/kvserving/operator:0.2.0", _STAND_INS / "next/Dockerfile")
+_NEXT_VERSION = versions.next_minor(__version__)
+NEXT = Image(
+    f"docker.io/kvserving/operator:{_NEXT_VERSION}",
+    _STAND_INS / "next/Dockerfile",
+    {"OPERATOR": OPERATOR.name, "VERSION": _NEXT_VERSION},
+)
 ALL = (OPERATOR, CONNECTOR, ROUTER, STORE, NEXT)
 
 
@@ -63,13 +71,7 @@ class Builder:
         """Return the image as an OCI archive, built from what its Dockerfile and its context are now."""
         self._base()
         started = time.monotonic()
-        with _settings_of_pip() as settings:
-            self._buildah(
-                *("bud", "--pull-never", "--layers", "--network=host", f"--tag={image.name}"),
-                *(f"--volume={settings}:{_IN_BUILD}:ro", f"--volume={settings}/pip.conf:/etc/pip.conf:ro"),
-                *(f"--build-arg={name}={value}" for name, value in image.arguments.items()),
-                *(f"--file={image.dockerfile}", str(ROOT)),
-            )
+        self._bud(image, ROOT, "--pull-never", "--layers", f"--tag={image.name}")
         number = self._buildah("images", "--quiet", "--no-trunc", image.name).split()[0].partition(":")[2]
         short = image.name.rpartition("/")[2].replace(":", "-")
         archive = self._cache / "archives" / f"{short}-{number}.tar"
@@ -82,6 +84,34 @@ class Builder:
             fresh.rename(archive)
         self._say(f"cluster: {image.name} in {time.monotonic() - started:.0f} s")
         return archive
+
+    def rebuild(self, image: Image, context: Path, epoch: int, archive: Path) -> None:
+        """Build the image from ``context``, a checkout, and write it as an OCI archive.
+
+        No layer of an earlier build is used, and every time in it is ``epoch``. The storage keeps nothing of it.
+        """
+        if "BASE" in image.arguments:
+            pull = "--pull=false"
+        else:
+            self._base()
+            pull = "--pull-never"
+        here = replace(image, dockerfile=context / image.dockerfile.relative_to(ROOT))
+        times = (f"--timestamp={epoch}", f"--build-arg=SOURCE_DATE_EPOCH={epoch}")
+        with tempfile.TemporaryDirectory() as folder:
+            told = Path(folder, "number")
+            self._bud(here, context, pull, "--no-cache", *times, f"--iidfile={told}")
+            number = told.read_text().strip()
+            self._buildah("push", "--quiet", number, f"oci-archive:{archive}:{image.name}")
+        self._buildah("rmi", number)
+
+    def _bud(self, image: Image, context: Path, *options: str) -> None:
+        with _settings_of_pip() as settings:
+            self._buildah(
+                *("bud", "--network=host", *options),
+                *(f"--volume={settings}:{_IN_BUILD}:ro", f"--volume={settings}/pip.conf:/etc/pip.conf:ro"),
+                *(f"--build-arg={name}={value}" for name, value in image.arguments.items()),
+                *(f"--file={image.dockerfile}", str(context)),
+            )
 
     def _base(self) -> None:
         """Make the base image unless the storage has it."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _IMAGE = "application/vnd.oci.image"
 
 
@@ -28,7 +28,7 @@ class Content:
 def write(archive: Path, name: str, content: Content, config: Mapping[str, Any]) -> None:
     """Write the image ``name``; ``config`` has its Entrypoint, Env and User. The same input gives the same bytes."""
     layer = _layer(content)
-    machine = {"architecture": _MACHINES.get(platform.machine(), platform.machine()), "os": "linux"}
+    machine = {"architecture": MACHINES.get(platform.machine(), platform.machine()), "os": "linux"}
     settings = _json({**machine, "config": config, "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]}})
     manifest = _json(
         {

@@ -21,6 +21,8 @@ from e2e.controlplane.pod_script import ContainerState, PodState, Script, Step, 
 from tests.chart import bundle
 from tests.chart.charts import CHART, NAME, NAMESPACE, ROOT, Helm, Refused, kinds, one, value_files
 
+from kvserving_operator import __version__
+
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kvservings.kvserving.dev"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{NAME}"
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
@@ -180,8 +182,8 @@ def test_the_bundle_is_current_and_the_base_is_the_bundle(helm: Helm, bare: Cont
     overlaid = list(yaml.safe_load_all(run("kustomize", str(ROOT / "examples" / "gitops" / "kustomize"))))
     strict(bare, overlaid, dry_run=True)
     container = one(overlaid, "Deployment")["spec"]["template"]["spec"]["containers"][0]
-    assert container["image"] == "registry.example/kvserving/operator:0.1.0"
-    assert container["args"][-1] == "--connector-image=registry.example/kvserving/connector:0.1.0"
+    assert container["image"] == f"registry.example/kvserving/operator:{__version__}"
+    assert container["args"][-1] == f"--connector-image=registry.example/kvserving/connector:{__version__}"
     overlay = tmp_path / "kustomization.yaml"
     overlay.write_text(
         yaml.safe_dump({"namespace": "other", "resources": [os.path.relpath(ROOT / "deploy", tmp_path)]})

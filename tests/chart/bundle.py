@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from e2e.controlplane.build import BuildFailed, ProgramsMissing
 from tests.chart import programs
-from tests.chart.charts import NAMESPACE, Helm, Json
+from tests.chart.charts import CHART, NAMESPACE, Helm, Json
 
 from kvserving_operator import generated
 
@@ -24,17 +24,17 @@ _FIRST = ("Namespace", "CustomResourceDefinition", "ServiceAccount")
 _RESTRICTED = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
 
 
-def objects(helm: Helm) -> list[Json]:
+def objects(helm: Helm, chart: Path = CHART) -> list[Json]:
     """Return the objects of the bundle: those of a release, without Helm's own marks, and the namespace."""
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": _RESTRICTED}}
-    made = helm.template({"test": {"enabled": False}})
+    made = helm.template({"test": {"enabled": False}}, chart=chart)
     return sorted((namespace, *map(_plain, made)), key=lambda obj: (_rank(obj), obj["kind"], obj["metadata"]["name"]))
 
 
-def render(helm: Helm) -> str:
+def render(helm: Helm, chart: Path = CHART) -> str:
     """Return the text of the file."""
     header = "# Rendered from charts/kvserving-operator by `make bundle`; do not edit.\n"
-    return header + yaml.dump_all(objects(helm), Dumper=generated.Dumper, sort_keys=False, width=100_000)
+    return header + yaml.dump_all(objects(helm, chart), Dumper=generated.Dumper, sort_keys=False, width=100_000)
 
 
 def _rank(obj: Json) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .. import __version__
 from ..api.faults import printable
 from ..model_facts import ModelFacts
 from ..profile import KVProfile
@@ -13,7 +14,7 @@ from ..reasons import Reason
 
 Manifest = Mapping[str, Any]
 
-CONNECTOR_IMAGE = "kvserving/connector:0.1.0"
+CONNECTOR_IMAGE = f"kvserving/connector:{__version__}"
 
 
 @dataclass(frozen=True)
