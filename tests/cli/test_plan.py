@@ -69,10 +69,12 @@ def test_json_has_the_inputs_the_lines_and_the_object(capsys: pytest.CaptureFixt
     assert run("Qwen/Qwen3-8B", "--device", "h200", *LENGTHS, "-o", "json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["devices"] == 2
+    values = {line["name"]: line["value"] for line in told["lines"]}
+    assert told["ttft"] == values["time to first token, mean"]
+    assert told["itl"] == values["time between tokens, mean"]
+    assert values["KV of a token"] == 147_456
     assert told["object"]["spec"]["decode"] == {"replicas": told["decode"]["replicas"]}
     assert {entry["basis"] for entry in told["inputs"]} == {"specified", "assumed"}
-    [kv] = [line for line in told["lines"] if line["name"] == "KV of a token"]
-    assert kv["value"] == 147_456
 
 
 def test_figures_alone(capsys: pytest.CaptureFixture[str]) -> None:

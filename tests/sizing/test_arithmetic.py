@@ -46,6 +46,14 @@ def test_time_to_the_first_token_is_the_sum_of_its_parts() -> None:
     assert told["time to first token, mean"].value == pytest.approx(total)
 
 
+def test_ranks_exchange_half_the_link_each_way_twice_a_layer() -> None:
+    told = lines(sizing("hf://meta-llama/Llama-3.3-70B-Instruct", rate=1))
+    assert told["prefill: exchange between ranks"].value == pytest.approx(
+        80 * 2 * (4000 * 8192 * 2 * 2 * 3 / 4 / 450e9 + 20e-6)
+    )
+    assert "prefill: exchange between ranks" not in lines(sizing())
+
+
 def test_devices_are_those_of_both_roles() -> None:
     found = sizing("hf://meta-llama/Llama-3.3-70B-Instruct", rate=9)
     assert lines(found)["devices"].value == found.devices == found.prefill.devices + found.decode.devices

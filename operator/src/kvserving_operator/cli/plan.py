@@ -222,6 +222,8 @@ def _yaml(head: str, body: dict[str, Any]) -> str:
 def _document(sizing: Sizing, lines: Sequence[Line], body: dict[str, Any]) -> dict[str, Any]:
     return {
         "devices": sizing.devices,
+        "ttft": sizing.ttft,
+        "itl": sizing.itl,
         "prefill": {"replicas": sizing.prefill.replicas, "tensor": sizing.prefill.tensor},
         "decode": {"replicas": sizing.decode.replicas, "tensor": sizing.decode.tensor},
         "inputs": [asdict(entry) for entry in sizing.inputs],

@@ -20,10 +20,8 @@ class Unfit(Exception):
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of one replica beside its weights, in bytes of a rank and in tokens of KV."""
+    """Tokens of KV that fit into one replica beside its weights."""
 
-    tensor: int
-    kv_bytes: float
     tokens: int
     lines: tuple[Line, ...]
 
@@ -78,7 +76,7 @@ def room(bench: Bench, role: str, tensor: int, limits: Limits) -> Room:
     lines = [Line(ranks, left, big(left, "B"), how)]
     fit = "" if bench.measured.kv_tokens else f"{big(left, 'B')} / {number(each)} bytes"
     lines.append(Line(f"{role}: tokens that fit", tokens, f"{number(tokens)}", fit))
-    return Room(tensor, left, tokens, tuple(lines))
+    return Room(tokens, tuple(lines))
 
 
 def prefill(bench: Bench, tensor: int, limits: Limits, spent: float) -> RoleSize:
@@ -97,6 +95,7 @@ def prefill(bench: Bench, tensor: int, limits: Limits, spent: float) -> RoleSize
     if bench.measured.prefill is None:
         how = speed.prefill_work_arithmetic(model, demand.prompt, demand.cached)
         lines.append(Line("prefill: work of a prompt", work, big(work, "FLOP"), how))
+        lines += _exchange_lines(bench, "prefill", tensor, demand.computed)
         time = speed.prefill_time(model, bench.device, tensor, demand.prompt, demand.cached)
     else:
         taken = demand.computed / bench.measured.prefill
@@ -148,6 +147,7 @@ def decode(bench: Bench, tensor: int, limits: Limits) -> RoleSize:
         if within < batch:
             lines.append(Line("decode: requests at once within --itl", within, number(within)))
             batch = within
+        lines += _exchange_lines(bench, "decode", tensor, batch)
         time = speed.decode_time(model, bench.device, tensor, batch, context)
     else:
         time = speed.Time(batch / bench.measured.decode, f"{number(batch)} / {number(bench.measured.decode)} tokens/s")
@@ -215,6 +215,12 @@ def _within(bench: Bench, tensor: int, batch: int, context: float) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if step(middle) <= itl else (low, middle - 1)
     return low
+
+
+def _exchange_lines(bench: Bench, role: str, tensor: int, tokens: float) -> list[Line]:
+    time = speed.exchange_time(bench.model, bench.device, tensor, tokens)
+    named = f"{role}: exchange between ranks"
+    return [Line(named, time.seconds, seconds(time.seconds), time.arithmetic)] if time.seconds else []
 
 
 def _replicas(rate: float, capacity: float) -> int:

@@ -84,7 +84,7 @@ def prefill_time(model: Model, device: DeviceType, tensor: int, prompt: int, cac
     """Time in which a replica computes one prompt."""
     work = prefill_work(model, prompt, cached)
     share, _ = share_of_peak(model, device, tensor, work)
-    exchange = _exchange(model, device, tensor, prompt - cached)
+    exchange = exchange_time(model, device, tensor, prompt - cached).seconds
     computing = work / (tensor * peak(model, device) * share)
     reading = model.weights * touched_share(model, prompt - cached) / tensor / (device.bandwidth * DECODE_SHARE)
     longest = max(computing, reading, STEP_SECONDS)
@@ -109,7 +109,7 @@ def decode_time(model: Model, device: DeviceType, tensor: int, batch: float, con
     operations = batch * 2 * (model.active + width * seen)
     reading = read / (device.bandwidth * DECODE_SHARE)
     computing = operations / (tensor * peak(model, device) * DECODE_SHARE)
-    exchange = _exchange(model, device, tensor, batch)
+    exchange = exchange_time(model, device, tensor, batch).seconds
     weights = _weights(model, tensor, batch)
     bytes_read = (
         f"({weights} + {number(batch)} x {big(request, 'B')}) / ({big(device.bandwidth, 'B/s')} x {DECODE_SHARE})"
@@ -133,12 +133,15 @@ def _weights(model: Model, tensor: int, tokens: float) -> str:
     return big(model.weights, "B") + f" x {touched:.3g}" * (touched < 0.9995) + f" / {tensor}" * (tensor > 1)
 
 
-def _exchange(model: Model, device: DeviceType, tensor: int, tokens: float) -> float:
-    """Seconds of the all-reduces of a step over ``tokens``: a link carries half of its rate each way."""
+def exchange_time(model: Model, device: DeviceType, tensor: int, tokens: float) -> Time:
+    """Time of the all-reduces of a step over ``tokens``: a link carries half of its rate each way."""
     if tensor == 1:
-        return 0.0
+        return Time(0.0, "")
     sent = tokens * model.hidden * 2 * 2 * (tensor - 1) / tensor
-    return 2 * (model.facts.layers or 0) * (sent / (device.link / 2) + ALL_REDUCE_SECONDS)
+    taken = 2 * (model.facts.layers or 0) * (sent / (device.link / 2) + ALL_REDUCE_SECONDS)
+    bytes_sent = f"{number(tokens)} x {number(model.hidden)} x 2 bytes x 2 x ({tensor} - 1) / {tensor}"
+    rate = big(device.link / 2, "B/s")
+    return Time(taken, f"2 x {model.facts.layers} x ({bytes_sent} / ({rate}) + {seconds(ALL_REDUCE_SECONDS)})")
 
 
 def _and(exchange: float) -> str:
