@@ -106,6 +106,17 @@ def test_an_unknown_model_is_sized_by_what_is_stated(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(
+    ("written", "size"),
+    [("16GB", 16e9), ("16gb", 16e9), ("16Gi", 2.0**34), ("16GiB", 2.0**34), ("1.6e10", 16e9), ("16000 MB", 16e9)],
+)
+def test_sizes_are_written_as_elsewhere(written: str, size: float, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--device", "h100", *LENGTHS, "--fact", f"weights={written}", "--no-arithmetic", "-o", "json")
+    assert run("Qwen/Qwen3-8B", *arguments) == 0
+    values = {line["name"]: line["value"] for line in json.loads(capsys.readouterr().out)["lines"]}
+    assert values["prefill: memory for KV"] == pytest.approx(0.92 * 80e9 - size - 2e9)
+
+
+@pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
         (("some/model",), 1, "error: MODEL: hf://some/model: its configuration is not on this machine"),

@@ -16,14 +16,9 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 BYTES = {
     "": 1.0,
-    "KB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-    "KIB": 2.0**10,
-    "MIB": 2.0**20,
-    "GIB": 2.0**30,
-    "TIB": 2.0**40,
+    **{f"{prefix}B": 1e3**power for power, prefix in enumerate("kMGT", 1)},
+    **{f"{prefix}i": 2.0 ** (10 * power) for power, prefix in enumerate("KMGT", 1)},
+    **{f"{prefix}iB": 2.0 ** (10 * power) for power, prefix in enumerate("KMGT", 1)},
 }
 # Facts of the object's own (spec.model.facts), and what only a sizing needs.
 _STATED = ("kind", "layers", "kvHeads", "headDim", "maxLength")
@@ -69,7 +64,8 @@ class Scaled(click.ParamType[float]):
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", str(value))
-        factor = self._units.get(found[2].upper()) if found else None
+        folded = {unit.casefold(): factor for unit, factor in self._units.items()}
+        factor = folded.get(found[2].casefold()) if found else None
         if found is None or factor is None:
             units = ", ".join(unit for unit in self._units if unit)
             self.fail(f"{value!r} is no amount: write it as {self._example} (units: {units})", param, ctx)
