@@ -20,23 +20,34 @@ def section() -> str:
 
 
 def copy_to(folder: Path) -> Path:
-    """Copy what the change touches and its tests."""
+    """Copy what the change touches and its tests, as they are without the change: a reader may have made it."""
     for name in SOURCES:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for name in FILES:
         shutil.copy(ROOT / name, folder / name)
+    if (folder / _path()).exists():
+        (folder / _path()).unlink()
+        _apply(folder, "--reverse")
     return folder
 
 
 def make(copy: Path) -> None:
     """Make the change in a copy: the new file, then the two lines."""
-    (path,) = re.findall(r"\*\*1\.\*\* The store, `([^`]+)`", section())
     (store,) = _blocks("python")
-    (copy / path).write_text(store)
+    (copy / _path()).write_text(store)
+    _apply(copy)
+
+
+def _path() -> str:
+    (path,) = re.findall(r"\*\*1\.\*\* The store, `([^`]+)`", section())
+    return str(path)
+
+
+def _apply(copy: Path, *options: str) -> None:
     diffs = _blocks("diff")
     assert len(diffs) == 2
     for diff in diffs:
-        subprocess.run(["git", "apply", "--recount", "-"], cwd=copy, input=diff, text=True, check=True)
+        subprocess.run(["git", "apply", "--recount", *options, "-"], cwd=copy, input=diff, text=True, check=True)
 
 
 def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:

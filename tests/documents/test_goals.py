@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.__main__ import BENCHMARKS
-from e2e.gpu.ttft import MODULES
+from e2e.gpu.engine import MODULES
 from e2e.gpu.variants import VARIANTS
 
 ROOT = Path(__file__).parents[2]
