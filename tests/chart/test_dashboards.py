@@ -60,8 +60,9 @@ def test_every_series_belongs_to_the_operator_the_router_or_the_engines() -> Non
 
 
 def test_conditions_that_are_asked_for_exist() -> None:
-    asked = {name for expr in (*dashboards(), *alerts()) for name in re.findall(r'condition="(\w+)"', expr)}
-    assert "Ready" in asked
+    texts = {text for expr in (*dashboards(), *alerts()) for text in re.findall(r'condition[!=]?[=~]"([\w|]+)"', expr)}
+    asked = {name for text in texts for name in text.split("|")}
+    assert {"Ready", "Stalled"} <= asked
     assert asked <= set(TYPES)
 
 

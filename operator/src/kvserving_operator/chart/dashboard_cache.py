@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .panels import Panel, Query, Row, dashboard
-from .queries import CHOICE, gauge, rate, ratio, total
+from .queries import CHOICE, gauge, occurring, rate, ratio, total
 
 
 def render() -> str:
@@ -82,16 +82,20 @@ def render() -> str:
             ),
             Panel(
                 "Chunks found per second",
-                "When they were looked up.",
+                "When they were looked up; those that were not found by the reasons that occur.",
                 (
                     Query(total("kvserving:store_hits_total"), "found"),
-                    Query(rate("kvserving:store_misses_total", "reason"), "missed: {{reason}}"),
+                    Query(total("kvserving:store_misses_total"), "missed"),
+                    Query(occurring("kvserving:store_misses_total", "reason"), "missed: {{reason}}"),
                 ),
             ),
             Panel(
                 "Not written per second",
-                "Chunks that were skipped, by reason.",
-                (Query(rate("kvserving:store_skipped_chunks_total", "reason"), "{{reason}}"),),
+                "Chunks that were skipped: all, and the reasons that occur.",
+                (
+                    Query(total("kvserving:store_skipped_chunks_total"), "all"),
+                    Query(occurring("kvserving:store_skipped_chunks_total", "reason"), "{{reason}}"),
+                ),
             ),
             Panel(
                 "Given up per minute",

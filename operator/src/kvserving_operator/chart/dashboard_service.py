@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from .panels import Panel, Query, Row, dashboard
-from .queries import CHOICE, DECODE, gauge, quantiles, rate, ratio, total
+from .queries import CHOICE, DECODE, gauge, occurring, quantiles, rate, ratio, total
+
+_TROUBLE = "Degraded|Progressing|Reconciling|Stalled"
+"""Conditions that are false where all is well."""
 
 
 def render() -> str:
@@ -13,14 +16,17 @@ def render() -> str:
         (
             Panel(
                 "Conditions",
-                "What the status of the object says.",
-                (
-                    Query(
-                        'max by (condition) (kvserving_condition{namespace="$namespace",name="$name"})', "{{condition}}"
-                    ),
-                ),
+                "What the status of the object says: true where all is well.",
+                (Query(_conditions("!~"), "{{condition}}"),),
                 kind="state-timeline",
-                width=24,
+                width=16,
+            ),
+            Panel(
+                "Work and trouble",
+                "Conditions that are false where all is well.",
+                (Query(_conditions("=~"), "{{condition}}"),),
+                kind="state-timeline",
+                good=0,
             ),
         ),
     )
@@ -87,10 +93,11 @@ def render() -> str:
         (
             Panel(
                 "Prompt tokens per second",
-                "Of decode engines: those whose KV came from prefill, and all. The lines lie together.",
+                "Of decode engines: those whose KV came from prefill, and all by where vLLM had them from. "
+                "local_compute stays near 0: prefill has computed these already.",
                 (
                     Query(total("kvserving:transfer_tokens_total"), "transferred"),
-                    Query(total("vllm:prompt_tokens_total", DECODE), "all"),
+                    Query(rate("vllm:prompt_tokens_by_source_total", "source", DECODE), "{{source}}"),
                 ),
             ),
             Panel(
@@ -120,10 +127,14 @@ def render() -> str:
             ),
             Panel(
                 "Refused per minute",
-                "Transfer parameters that the guard or the scheduler refused, by reason.",
+                "Transfer parameters that the guard or the scheduler refused: all, and the reasons that occur.",
                 (
-                    Query(rate("kvserving:guard_refused_total", "reason", times=" * 60"), "guard: {{reason}}"),
-                    Query(rate("kvserving:handoffs_refused_total", "reason", times=" * 60"), "scheduler: {{reason}}"),
+                    Query(total("kvserving:guard_refused_total", times=" * 60"), "guard"),
+                    Query(total("kvserving:handoffs_refused_total", times=" * 60"), "scheduler"),
+                    Query(occurring("kvserving:guard_refused_total", "reason", times=" * 60"), "guard: {{reason}}"),
+                    Query(
+                        occurring("kvserving:handoffs_refused_total", "reason", times=" * 60"), "scheduler: {{reason}}"
+                    ),
                 ),
             ),
             Panel(
@@ -141,3 +152,9 @@ def render() -> str:
     )
     rows = (state, requests, router, transfer)
     return dashboard("service", "KVServing / Service", "One KVServing object.", CHOICE, rows)
+
+
+def _conditions(chosen: str) -> str:
+    return (
+        f'max by (condition) (kvserving_condition{{namespace="$namespace",name="$name",condition{chosen}"{_TROUBLE}"}})'
+    )

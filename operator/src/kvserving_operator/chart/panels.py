@@ -24,7 +24,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel: a title, what it means, its queries. ``unit`` is Grafana's name of it."""
+    """One panel: a title, what it means, its queries. ``unit`` is Grafana's name of it.
+
+    ``good`` is the value that a state timeline shows in green: 0 for conditions that tell of trouble.
+    """
 
     title: str
     description: str
@@ -32,6 +35,7 @@ class Panel:
     unit: str = "short"
     kind: Kind = "timeseries"
     width: int = 8
+    good: Literal[0, 1] = 1
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,8 @@ def _panel(panel: Panel, left: int, top: int) -> dict[str, Any]:
 def _defaults(panel: Panel) -> dict[str, Any]:
     made: dict[str, Any] = {"unit": panel.unit}
     if panel.kind == "state-timeline":
-        states = {"1": ("true", "green"), "0": ("false", "red"), "-1": ("unknown", "orange")}
+        true, false = ("green", "red") if panel.good else ("orange", "green")
+        states = {"1": ("true", true), "0": ("false", false), "-1": ("unknown", "orange")}
         options = {value: {"text": text, "color": color} for value, (text, color) in states.items()}
         made["mappings"] = [{"type": "value", "options": options}]
         made["color"] = {"mode": "thresholds"}

@@ -27,9 +27,14 @@ def ratio(part: str, whole: str, by: str) -> str:
     return f"{rate(part, by)} / {rate(whole, by)}"
 
 
-def total(metric: str, labels: str = ONE) -> str:
+def occurring(metric: str, by: str, *, times: str = "") -> str:
+    """Return the rates above 0: of reasons there are many, most of which never occur, and each has a legend."""
+    return rate(metric, by, times=f"{times} > 0")
+
+
+def total(metric: str, labels: str = ONE, *, times: str = "") -> str:
     """Return the rate of a counter, summed over everything."""
-    return f"sum(rate({metric}{{{labels}}}{SPAN}))"
+    return f"sum(rate({metric}{{{labels}}}{SPAN})){times}"
 
 
 def gauge(how: str, metric: str) -> str:
