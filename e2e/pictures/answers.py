@@ -16,7 +16,7 @@ Point = tuple[float, float]
 
 
 class NoData(Exception):
-    """Queries without data, or reasons for what has data; one line for each."""
+    """Queries without data, or excuses for queries that do not exist; one line for each."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,14 @@ class Answered:
 
 
 Excuses = Mapping[tuple[str, str], str]
-"""Title of a panel and legend of its query, and why a sound run has no data for it."""
+"""Title of a panel and legend of its query, and why a sound run may have no data for it."""
 
 
 def answers(dashboard: Dashboard, prometheus: Asked, span: Span, excuses: Excuses) -> tuple[Answered, ...]:
     """Ask every query of the dashboard over ``span``.
 
     Raises ``NoData`` when a variable does not offer what was chosen, when a query has no data and no excuse, and when
-    an excuse is for a query that has data or does not exist.
+    an excuse is for a query that does not exist.
     """
     wrong = []
     for choice in dashboard.choices:
@@ -99,10 +99,11 @@ def answers(dashboard: Dashboard, prometheus: Asked, span: Span, excuses: Excuse
         for (title, legend), expr in without.items()
         if (title, legend) not in excuses
     ]
+    known = {(panel.title, target.legend) for panel in dashboard.panels for target in panel.targets}
     wrong += [
-        f"panel {title!r}, query {legend!r} is excused ({reason}), and has data or does not exist: take the excuse out"
+        f"panel {title!r}, query {legend!r} is excused ({reason}), and does not exist: take the excuse out"
         for (title, legend), reason in excuses.items()
-        if (title, legend) not in without
+        if (title, legend) not in known
     ]
     if wrong:
         raise NoData(f"{dashboard.title}:\n" + "\n".join(f"  {line}" for line in wrong))

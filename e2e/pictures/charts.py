@@ -33,7 +33,7 @@ def _lines(answered: Answered, width: int, height: int, span: Span) -> str:
     unit = UNITS[answered.panel.unit]
     values = [value for line in answered.lines for _, value in line.points]
     floor = answered.panel.floor
-    ticks = marks(min(values, default=0.0) if floor is None else floor, max(values, default=0.0))
+    ticks = marks(min(values, default=0.0) if floor is None else floor, max(values, default=0.0), answered.panel.unit)
     area = _Area(_LEFT, width - _RIGHT, _TOP, height - _BOTTOM, span, ticks[0], ticks[-1])
     parts = [
         f'<line x1="{area.left}" x2="{area.right}" y1="{area.y(tick):.1f}" y2="{area.y(tick):.1f}" stroke="{_GRID}"/>'

@@ -41,7 +41,7 @@ NAME, SHORT, IDLE = "tiny", "qwen", "idle"
 _EXAMPLE = ROOT / "examples" / "cluster-without-gpu.yaml"
 _CLIENTS = 3
 _PROMPT_TOKENS, _ANSWER_TOKENS = 700, 24
-_POPULAR, _PROMPTS = 8, 80
+_POPULAR, _PROMPTS = 8, 30
 """Of two requests one repeats one of a few prompts; the others go round those that only the tiers can hold."""
 _FORGED = 40
 _UP_SECONDS, _AGAIN_SECONDS = 240, 120

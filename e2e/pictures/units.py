@@ -39,12 +39,14 @@ UNITS: dict[str, Callable[[float], str]] = {
 """Grafana's name of a unit, and how a value in it is written."""
 
 
-def marks(least: float, most: float, wanted: int = 4) -> list[float]:
-    """Return about ``wanted`` round values from ``least`` or below it to ``most`` or above it, evenly spaced."""
+def marks(least: float, most: float, unit: str = "short", wanted: int = 4) -> list[float]:
+    """Return about ``wanted`` values, round in their unit, from ``least`` or below it to ``most`` or above it."""
     if most <= least:
         most = least + 1
-    raw = (most - least) / wanted
+    base = 1024 if unit == "bytes" else 1000
+    scale = base ** max(0, math.floor(math.log(most, base))) if most > 0 else 1
+    raw = (most - least) / wanted / scale
     power = 10 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in _STEPS if power * factor >= raw * (1 - 1e-9))
+    step = next(power * factor for factor in _STEPS if power * factor >= raw * (1 - 1e-9)) * scale
     first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
     return [number * step for number in range(first, last + 1)]

@@ -101,3 +101,9 @@ def test_values_are_written_with_their_units(unit: str, value: float, written: s
 )
 def test_marks_are_round_and_reach_over_the_values(least: float, most: float, expected: list[float]) -> None:
     assert marks(least, most) == pytest.approx(expected)
+
+
+def test_marks_of_bytes_are_round_as_they_are_written() -> None:
+    assert [UNITS["bytes"](mark) for mark in marks(0, 64 * 2**20, "bytes")] == [
+        "0 B", "20 MiB", "40 MiB", "60 MiB", "80 MiB"
+    ]  # fmt: skip
