@@ -1,4 +1,4 @@
-"""Rendered engine arguments are flags of the vLLM that runs them."""
+"""Rendered engine arguments are flags of the vLLM that runs them; ``record_flags.py`` writes the lists of flags."""
 
 from __future__ import annotations
 
