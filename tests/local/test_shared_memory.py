@@ -100,3 +100,14 @@ def test_a_model_that_people_keep_in_shared_memory_stays() -> None:
         for file in files:
             file.unlink()
         folder.rmdir()
+
+
+def test_what_is_left_is_measured_by_the_memory_that_it_takes() -> None:
+    file = path()
+    try:
+        with file.open("wb") as written:
+            written.write(b"x" * 8192)
+            written.truncate(2**30)
+        assert 8192 <= shared_memory.unused()[file] < 2**20
+    finally:
+        file.unlink()

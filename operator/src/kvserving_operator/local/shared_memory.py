@@ -13,6 +13,8 @@ from pathlib import Path
 from . import procfs
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
+_BLOCK = 512
+"""Bytes of a block in ``st_blocks``, whatever the file system's own are."""
 # Python's shared memory and semaphores, and vLLM's L1. Models and whatever else people keep there is not an engine's.
 _OWN = re.compile(r"(psm_|sem\.mp-|vllm_offload_)[^/]*")
 
@@ -31,14 +33,17 @@ def mapped(pids: Iterable[int]) -> set[Path]:
 
 
 def unused() -> dict[Path, int]:
-    """Return what engines left in ``/dev/shm`` and no process of this user has mapped, with its size in bytes."""
+    """Return what engines left in ``/dev/shm`` and no process of this user has mapped, with the bytes that it takes.
+
+    Engines make most of their files larger than what they ever write: only what was written takes memory.
+    """
     there = [path for path in FOLDER.iterdir() if _OWN.fullmatch(path.name)] if FOLDER.is_dir() else []
     used = mapped(procfs.pids()) if there else set()
     found: dict[Path, int] = {}
     for path in there:
         with contextlib.suppress(OSError):  # gone meanwhile
             if path not in used:
-                found[path] = path.stat().st_size
+                found[path] = path.stat().st_blocks * _BLOCK
     return found
 
 
