@@ -111,7 +111,7 @@ def test_a_machine_without_a_flaw_has_no_finding() -> None:
         ("router-untested", {"router": replace(MACHINE.router, vllm_router="0.2.0")}, INFO, "vllm-router is 0.2.0"),
         ("no-router", {"router": replace(MACHINE.router, smg=None, vllm_router=None)}, ERROR, "neither"),
         ("memory-small", {"memory": 4 * 2**30, "devices": ()}, WARNING, "4Gi"),
-        ("shm-small", {"shm_size": 64 * 2**20}, ERROR, "0.1Gi"),
+        ("shm-small", {"shm_size": 64 * 2**20}, ERROR, "it holds 64Mi;"),
         ("shm-full", {"shm_free": 2**30}, ERROR, "1Gi of 32Gi are free"),
         ("few-cores", {"cpus": 1, "devices": ()}, WARNING, "1 can be used"),
         ("few-tasks", {"limits": Limits(tasks=256)}, WARNING, "256 processes"),

@@ -82,9 +82,10 @@ def quantity(value: int) -> str:
 
 
 def size(value: int) -> str:
-    """Bytes for people: GiB with one decimal where it is not whole."""
-    whole = value / GI
-    return f"{value // GI}Gi" if value % GI == 0 else f"{whole:.1f}Gi"
+    """Bytes for people: GiB with one decimal where it is not whole, MiB below a tenth of one."""
+    if 0 < value < GI / 10:
+        return f"{-(-value // 2**20)}Mi"
+    return f"{value // GI}Gi" if value % GI == 0 else f"{value / GI:.1f}Gi"
 
 
 def enough(value: int) -> str:
