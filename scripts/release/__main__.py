@@ -98,7 +98,8 @@ def _build(root: Path, options: argparse.Namespace) -> int:
         shutil.move(output, folder)
     for file in sorted(folder.iterdir()):
         print(f"{file.stat().st_size:>12,}  {file.name}")
-    print(f"release: {found.version} of {found.commit[:12]} is in {folder}; nothing is published")
+    what = f"a trial of {found.version}" if options.trial else f"{found.version}, of {found.commit[:12]},"
+    print(f"release: {what} is in {folder}; nothing is published")
     return 0
 
 
