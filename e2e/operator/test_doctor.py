@@ -13,20 +13,22 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from e2e.controlplane.api import Json
+from e2e.controlplane.api import ApiError, Json
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
-from e2e.operator.objects import eventually, path_of, serving
+from e2e.operator.objects import eventually, path_of, planned, serving
 from e2e.operator.running import operator_user
 from e2e.operator.waiting import settle
 from tests.verify.standin import Engine
 
 from kvserving_operator.control.permissions import rules
+from kvserving_operator.doctor.checks.namespace import ENFORCED
 
 _SECONDS = 120
 
@@ -276,3 +278,111 @@ def test_a_server_that_does_not_answer_and_a_name_that_is_not_there_are_told(
     assert "https://127.0.0.1:1 does not answer" in answer.err
     assert "Traceback" not in answer.err
     assert plane.api.find(path_of(namespace, "nobody")) is None
+
+
+def refusal(plane: ControlPlane, pod: Json) -> str:
+    """What the apiserver says of a pod, which is not kept; empty where it takes it."""
+    try:
+        plane.api.create(pod, dryRun="All")
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def test_what_doctor_says_of_a_namespace_is_what_the_apiserver_refuses(plane: ControlPlane, namespace: str) -> None:
+    rdma = {"rdma": {"resource": "rdma/hca"}}
+    obj = serving(namespace, engine={"version": "0.33.0", "device": "gpu"}, transfer=rdma, router={"type": "none"},
+                  decode={"replicas": 1, "resources": {"limits": {"memory": "20Gi"}}})  # fmt: skip
+    plane.api.create(obj)
+    deployment = next(
+        manifest
+        for manifest in planned(plane, plane.api.get(path_of(namespace)), own_namespace=namespace).objects
+        if manifest["kind"] == "Deployment" and "-decode-" in manifest["metadata"]["name"]
+    )
+    template = deployment["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "spec": template["spec"],
+           "metadata": {"name": "one", "namespace": namespace, "labels": template["metadata"]["labels"]}}  # fmt: skip
+    kubeconfig = plane.kubeconfig()
+
+    def told() -> dict[str, Json]:
+        return plugin(kubeconfig, "doctor", "qwen", "-n", namespace, "--only", "findings", "-o", "json").findings
+
+    of_namespace = {"pod-security", "quota-small", "quota-needs-resources", "limit-range", "kind-missing"}
+    assert refusal(plane, pod) == ""
+    assert not of_namespace & set(told())
+
+    home = f"/api/v1/namespaces/{namespace}"
+    plane.api.merge(home, {"metadata": {"labels": {ENFORCED: "baseline"}}})
+    eventually(lambda: refusal(plane, pod), lambda said: "IPC_LOCK" in said, what="the standard refuses the pod")
+    assert "capability IPC_LOCK" in told()["pod-security"]["what"]
+    plane.api.merge(home, {"metadata": {"labels": {ENFORCED: "privileged"}}})
+
+    metadata = {"name": "bounds", "namespace": namespace}
+    plane.api.create({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata,
+                      "spec": {"limits": [{"type": "Container", "max": {"memory": "10Gi"}}]}})  # fmt: skip
+    eventually(
+        lambda: refusal(plane, pod),
+        lambda said: "maximum memory usage per Container is 10Gi" in said,
+        what="the limit range refuses the pod",
+    )
+    found = told()
+    assert "pod-security" not in found
+    assert "memory 20Gi (at most 10Gi)" in found["limit-range"]["what"]
+    plane.api.delete(f"{home}/limitranges/bounds")
+
+    plane.api.create({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": namespace},
+                      "spec": {"hard": {"limits.cpu": "900", "pods": "1"}}})  # fmt: skip
+    eventually(
+        lambda: refusal(plane, pod),
+        lambda said: "must specify limits.cpu" in said,
+        what="the quota refuses the pod",
+        timeout=60,
+    )
+    found = told()
+    assert "limit-range" not in found
+    assert "limits.cpu" in found["quota-needs-resources"]["what"]
+    assert "pods 2 (of 1)" in found["quota-small"]["what"]
+
+
+def test_a_cluster_is_asked_for_clocks_names_and_kinds(plane: ControlPlane, namespace: str) -> None:
+    obj = serving(namespace, engine={"version": "0.33.0", "device": "gpu"}, router={"type": "none"},
+                  decode={"replicas": 1, "nodes": 2, "parallelism": {"tensor": 2}})  # fmt: skip
+    plane.api.create(obj)
+    slices = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices"
+    first, last = f"{namespace}-first", f"{namespace}-last"
+
+    def beat(name: str, ahead: int) -> None:
+        # As a kubelet does: its own time, which the apiserver notes with the time that it has itself.
+        said = datetime.now(UTC) + timedelta(seconds=ahead)
+        ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": said.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        plane.api.merge(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [ready]}})
+
+    def told(*arguments: str) -> dict[str, Json]:
+        return plugin(plane.kubeconfig(), "doctor", *arguments, "-n", namespace, "-o", "json").findings
+
+    plane.api.create({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+                      "metadata": {"name": "kube-dns-test", "namespace": "kube-system",
+                                   "labels": {"kubernetes.io/service-name": "kube-dns"}},
+                      "endpoints": [{"addresses": ["10.0.0.9"], "conditions": {"ready": False}}]})  # fmt: skip
+    try:
+        for name, ahead in ((first, 0), (last, 40)):
+            # Of an object that was made without any field the apiserver notes nothing later either.
+            metadata = {"name": name, "labels": {"kubernetes.io/hostname": name}}
+            plane.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+            beat(name, ahead)
+        found = told()
+        assert "clocks-differ" in found, json.dumps(plane.api.get(f"/api/v1/nodes/{last}"))
+        assert (found["clocks-differ"]["severity"], found["clocks-differ"]["where"]) == ("error", f"node {last}")
+        assert abs(float(found["clocks-differ"]["what"].split()[3]) - 40) <= 2
+        assert found["dns-down"]["where"] == "Service kube-system/kube-dns"
+        assert f"{namespace}/qwen" in found["kind-missing"]["what"]
+        assert "LeaderWorkerSet" in found["kind-missing"]["what"]
+        beat(last, 0)
+        plane.api.merge(f"{slices}/kube-dns-test",
+                        {"endpoints": [{"addresses": ["10.0.0.9"], "conditions": {"ready": True}}]})  # fmt: skip
+        assert not {"clocks-differ", "dns-down"} & set(told())
+    finally:
+        for name in (first, last):
+            plane.api.delete(f"/api/v1/nodes/{name}")
+        plane.api.delete(f"{slices}/kube-dns-test")
+    assert told("qwen", "--only", "findings")["kind-missing"]["where"].startswith("LeaderWorkerSet ")

@@ -166,10 +166,15 @@ def test_an_endpoint_without_a_word_is_ready_and_a_cluster_without_that_service_
     assert of_cluster(dns=()) == {}
 
 
-def test_the_clock_of_a_node_is_told_by_the_apiservers_beside_it() -> None:
-    lease = {"metadata": {"name": "a", "managedFields": [{"manager": "old", "time": "2026-01-01T00:00:00Z"},
-                                                         {"manager": "kubelet", "time": "2026-01-02T00:00:10Z"}]},
-             "spec": {"renewTime": "2026-01-02T00:00:52.500000Z"}}  # fmt: skip
-    assert clock(lease) == ("a", 42.5)
-    assert clock({"metadata": {"name": "a"}, "spec": lease["spec"]}) is None
-    assert clock({"metadata": lease["metadata"]}) is None
+def test_the_clock_of_a_node_is_told_by_the_apiservers_beside_its_heartbeat() -> None:
+    beat: dict[str, Any] = {"f:status": {"f:conditions": {'k:{"type":"Ready"}': {"f:lastHeartbeatTime": {}}}}}
+    label: dict[str, Any] = {"f:metadata": {"f:labels": {}}}
+    made = node("a")
+    made["status"]["conditions"] = [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-02T00:00:52Z"}]
+    assert clock(made) is None
+    made["metadata"]["managedFields"] = [
+        {"manager": "kubectl", "time": "2026-01-02T00:09:00Z", "fieldsV1": label},
+        {"manager": "kubelet", "time": "2026-01-02T00:00:10Z", "fieldsV1": beat, "subresource": "status"},
+    ]
+    assert clock(made) == 42
+    assert clock({"metadata": made["metadata"]}) is None

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,8 +23,6 @@ _DEPLOYMENTS = next(resource for resource in permissions.CHILDREN if resource.ki
 _DAEMONS = Resource("apps", "v1", "DaemonSet", "daemonsets", ("list",), "which network plugin there is")
 _SLICES = Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ("list",), "whether the DNS answers")
 _DNS = "kubernetes.io/service-name=kube-dns"
-_HEARTBEATS = replace(permissions.LEASES, verbs=("list",), why="clocks of nodes")
-_HEARTBEATS_NAMESPACE = "kube-node-lease"
 _OPERATOR = f"app.kubernetes.io/name={permissions.NAME}"
 _REVIEWS = "/apis/authorization.k8s.io/v1/{}"
 _AT_ONCE = 16
@@ -61,14 +58,13 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
         pass
     except ApiFailure as failure:
         missed.append(unread("the installed kinds", failure, "grant get on /api and /apis"))
-    operators, nodes, classes, objects, daemons, dns, beats = await asyncio.gather(
+    operators, nodes, classes, objects, daemons, dns = await asyncio.gather(
         _listed(connection, _DEPLOYMENTS, missed, selector=_OPERATOR),
         _listed(connection, NODES, missed),
         _listed(connection, CLASSES, missed),
         _listed(connection, SERVING, missed if kinds else []),
         _listed(connection, _DAEMONS, missed),
         _listed(connection, _SLICES, missed, namespace="kube-system", selector=_DNS),
-        _listed(connection, _HEARTBEATS, missed, namespace=_HEARTBEATS_NAMESPACE),
     )
     return ClusterFacts(
         server=connection.server,
@@ -83,7 +79,7 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
         needs=needs(objects or ()),
         daemons=daemons,
         dns=dns,
-        clocks=dict(told for beat in beats or () if (told := clock(beat)) is not None),
+        clocks={n["metadata"]["name"]: ahead for n in nodes or () if (ahead := clock(n)) is not None},
     )
 
 
@@ -97,16 +93,22 @@ def needs(objects: Sequence[Body]) -> dict[str, tuple[str, ...]]:
     return {kind: tuple(names) for kind, names in found.items()}
 
 
-def clock(lease: Body) -> tuple[str, float] | None:
-    """The node of a heartbeat, and by how many seconds its clock is ahead of the apiserver's; ``None`` without either.
+def clock(node: Body) -> float | None:
+    """By how many seconds the clock of a node is ahead of the apiserver's; ``None`` where that is not told.
 
-    The kubelet writes its own time into the Lease, and the apiserver beside it when that was written, in whole seconds.
+    The kubelet writes its own time into the condition Ready, and the apiserver beside it when that was written, both
+    in whole seconds.
     """
-    times = [entry.get("time") for entry in lease["metadata"].get("managedFields") or ()]
-    written, said = max(filter(None, times), default=None), (lease.get("spec") or {}).get("renewTime")
-    if written is None or said is None:
-        return None
-    return str(lease["metadata"]["name"]), (_time(said) - _time(written)).total_seconds()
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    said = next((c.get("lastHeartbeatTime") for c in conditions if c.get("type") == "Ready"), None)
+    entries = node["metadata"].get("managedFields") or ()
+    written = next((entry.get("time") for entry in entries if _writes_heartbeat(entry)), None)
+    return (_time(said) - _time(written)).total_seconds() if said and written else None
+
+
+def _writes_heartbeat(entry: Mapping[str, Any]) -> bool:
+    owned = ((entry.get("fieldsV1") or {}).get("f:status") or {}).get("f:conditions") or {}
+    return "f:lastHeartbeatTime" in owned.get('k:{"type":"Ready"}', {})
 
 
 def _time(text: str) -> datetime:
