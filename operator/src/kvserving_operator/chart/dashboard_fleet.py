@@ -5,6 +5,9 @@ from __future__ import annotations
 from .panels import Panel, Query, Row, dashboard
 from .queries import SPAN, quantile, quantiles, rate
 
+_WANTED = " unless max by (namespace, name) (kvserving_suspended == 1)"
+"""Leaves out objects that nobody wants to run, as the alerts do."""
+
 
 def render() -> str:
     """Return its JSON."""
@@ -20,15 +23,15 @@ def render() -> str:
             ),
             Panel(
                 "Not ready",
-                "Objects with Ready false or unknown.",
-                (Query(_count("Ready", "< 1")),),
+                "Objects with Ready false or unknown, suspended ones apart.",
+                (Query(_count("Ready", f"< 1{_WANTED}")),),
                 kind="stat",
                 width=6,
             ),
             Panel(
                 "Unavailable",
-                "Objects that can serve no request.",
-                (Query(_count("Available", "== 0")),),
+                "Objects that can serve no request, suspended ones apart.",
+                (Query(_count("Available", f"== 0{_WANTED}")),),
                 kind="stat",
                 width=6,
             ),
