@@ -52,8 +52,9 @@ def page(files: Iterable[Path] | None = None) -> str:
 
 
 def name(record: Record) -> str:
-    """Return variant and version of vLLM."""
-    return f"{record['variant']}, vLLM {record['versions']['vllm']}"
+    """Return variant and version of vLLM, and whether its batches change no answer."""
+    exact = ", exact" if record.get("exact") else ""
+    return f"{record['variant']}, vLLM {record['versions']['vllm']}{exact}"
 
 
 def transfer_row(rounds: Sequence[Mapping[str, float]]) -> tuple[str, ...]:

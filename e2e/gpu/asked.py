@@ -145,7 +145,9 @@ class Asked:
                 usage, requests = await gauges(url)
                 held[role] = {"usage": usage, "requests": requests}
             slots = slots_in_use(await counters(self.prefill))
-            still = slots != 0 or any(each["usage"] or each["requests"] for each in held.values())
+            # Under kvcached, usage has what the prefix cache keeps.
+            told = ("requests",) if self.name.startswith("kvcached") else ("usage", "requests")
+            still = slots != 0 or any(each[name] for each in held.values() for name in told)
             waited = time.monotonic() - started
             if not still or waited > IDLE_SECONDS:
                 return {"idle": not still, "after": round(waited, 1), "slots": slots, **held}

@@ -164,6 +164,9 @@ class Lanes:
             found = asyncio.run(self._look(name, variant, service, model, seconds))
         except Exception as fault:
             # Whatever it is: the steps after this one are worth their time.
+            if isinstance(fault, TimeoutError) and seconds < STEPS[name].seconds:
+                self.records.add(name, variant.name, LEFT_OUT, started, fault="the budget ended before it did")
+                return
             text = "".join(traceback.format_exception(fault))
             self.records.add(
                 name, variant.name, FAILED, started, fault=f"{type(fault).__name__}: {fault}"[:_FAULT_CHARACTERS]
