@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from kvserving_connector.core.staging_cost import (
     EXPLORE_AT_MOST,
     EXPLORE_EVERY,
+    EXPLORE_FIRST,
     MIB,
     PRIOR_DIRECT,
     CostBook,
@@ -61,12 +64,29 @@ def test_one_stall_is_no_trend() -> None:
 
 def test_once_in_a_while_the_other_way_is_taken_to_measure_it_but_not_at_any_price() -> None:
     book = CostBook()
-    near = [book.choose(SIZE, 2_000) for _ in range(3 * EXPLORE_EVERY)]
-    assert [choice.measuring for choice in near].count(True) == 3
+    near = [book.choose(SIZE, 2_000) for _ in range(20 * EXPLORE_EVERY)]
+    at = [number for number, choice in enumerate(near, 1) if choice.measuring]
+    assert at[0] == EXPLORE_FIRST
+    gaps = [later - earlier for earlier, later in pairwise(at)]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] == gaps[-2] == EXPLORE_EVERY
     assert all((choice.way is Way.DIRECT) is choice.measuring for choice in near)
     assert near[0].direct_seconds < EXPLORE_AT_MOST * near[0].staged_seconds
     book = CostBook()
     assert not any(book.choose(SIZE, 60_000).measuring for _ in range(3 * EXPLORE_EVERY))
+
+
+def test_a_slow_first_read_rules_staging_out_for_a_few_decisions_only() -> None:
+    book = CostBook()
+    for _ in range(4):
+        book.observe(Sample(Way.STAGED, SIZE, 1, 0.3))
+        book.observe(Sample(Way.DIRECT, SIZE, 18_000, 0.093))
+    assert book.choose(SIZE, 18_000).way is Way.DIRECT
+    for _ in range(3 * EXPLORE_EVERY):
+        way = book.choose(SIZE, 18_000).way
+        staged = way is Way.STAGED
+        book.observe(Sample(way, SIZE, 1 if staged else 18_000, 0.006 if staged else 0.093))
+    assert book.choose(SIZE, 18_000).way is Way.STAGED
 
 
 @given(

@@ -25,8 +25,10 @@ _MEMORY = 0.99
 # A measurement counts as at most this many times the estimate, and at least as its inverse.
 CLIP = 16.0
 _SHORTEST = 1e-5
-# Decisions between two that take the other way to measure it, and what that may cost as a multiple of the better.
+# Decisions between two that take the other way to measure it, fewer at first, as a way whose first measurements met a
+# slow moment would be ruled out for long; and what that may cost as a multiple of the better.
 EXPLORE_EVERY = 64
+EXPLORE_FIRST = 4
 EXPLORE_AT_MOST = 8.0
 
 
@@ -106,6 +108,8 @@ class CostBook:
         default_factory=lambda: {Way.DIRECT: Estimate(PRIOR_DIRECT), Way.STAGED: Estimate(PRIOR_STAGED)}
     )
     _decisions: int = 0
+    """Since the last that took the other way."""
+    _explored: int = 0
 
     def observe(self, sample: Sample) -> None:
         """Take a measurement of a decode engine."""
@@ -117,7 +121,11 @@ class CostBook:
         direct = self.estimates[Way.DIRECT].seconds(size, descriptors)
         better, other = (Way.STAGED, Way.DIRECT) if staged < direct else (Way.DIRECT, Way.STAGED)
         self._decisions += 1
-        due = self._decisions % EXPLORE_EVERY == 0 and max(staged, direct) <= EXPLORE_AT_MOST * min(staged, direct)
+        every = min(EXPLORE_EVERY, EXPLORE_FIRST * (1 + self._explored))
+        due = self._decisions >= every and max(staged, direct) <= EXPLORE_AT_MOST * min(staged, direct)
+        if due:
+            self._decisions = 0
+            self._explored += 1
         return Choice(other if due else better, due, staged, direct)
 
 
