@@ -23,6 +23,8 @@ export KVSERVING_SOAK_MINUTES ?= 30
 # Tests without engines run in this many processes; each of the connector's takes 1 GiB.
 WORKERS ?= 2
 PARALLEL := -n $(WORKERS) --dist loadfile
+# Tests that do not share what their file has made: whoever is idle takes some of another's.
+SPREAD := -n $(WORKERS) --dist worksteal
 
 .PHONY: help
 help: ## list the targets
@@ -149,7 +151,9 @@ e2e-chart: $(VENV)/.dev $(SCAN)/.installed ## the chart by a real helm, promtool
 
 .PHONY: e2e-operator
 e2e-operator: $(VENV)/.dev $(ENGINE_VENV)/.installed ## the operator process against a real kube-apiserver, also with real engines (skipped without Go)
-	$(BIN)/pytest e2e/operator --ignore e2e/operator/test_rollout_load.py
+	$(BIN)/pytest $(SPREAD) -m 'not engines' e2e/operator --ignore e2e/operator/test_rollout_load.py
+	@# Real engines need the machine for themselves.
+	$(BIN)/pytest -m engines e2e/operator
 
 .PHONY: e2e-load
 e2e-load: $(VENV)/.dev ## rollouts, scaling and kills under 200 streams with the real operator and routers, seven minutes

@@ -233,6 +233,7 @@ async def _killed(pair: Pair, role: str, answers: dict[Question, Reply], texts: 
     """Kill an engine while decode reads several staged prompts; return the answers that are wrong."""
     # One long and as many short ones as fit into the pool with it.
     questions = [QUESTIONS[5], *[QUESTIONS[4]] * 3]
+    await asyncio.to_thread(pair.wait_idle)
     async with aiohttp.ClientSession() as session:
         bodies = [question.body(texts, f"killed {role} {number}") for number, question in enumerate(questions)]
         params = [await handoff(session, pair.prefill, "/v1/completions", body) for body in bodies]

@@ -32,6 +32,17 @@ __all__ = [
 Start = Callable[..., Operator]
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers begin with the tests that may take the longest: one that is left for last has no other beside it."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=_most_seconds, reverse=True)
+
+
+def _most_seconds(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return float(marker.args[0]) if marker is not None else 0.0
+
+
 @pytest.fixture(scope="session")
 def spares() -> Iterator[Spares]:
     """Operator processes that are ready to be told what to do."""

@@ -76,6 +76,7 @@ def test_a_crash_at_any_write_of_a_creation_ends_in_the_same_state(
     check_quiet(proxy, operator)
 
 
+@pytest.mark.timeout(900)
 def test_a_crash_at_any_write_of_a_new_revision_ends_in_the_same_state_and_keeps_capacity(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:

@@ -73,7 +73,7 @@ def test_our_label_taken_from_a_child_comes_back(
 def test_replicas_that_a_scaler_sets_are_never_fought(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
-    operator = start("--resync=0.5")
+    operator = start("--no-elect", "--resync=0.5")
     settle(plane, serving(namespace, decode={"autoscaling": {"min": 1, "max": 9, "via": "external"}}))
     path = f"/apis/kvserving.dev/v1alpha1/namespaces/{namespace}/kvservingroles/qwen-decode"
     assert plane.api.get(path)["spec"]["replicas"] == 1
@@ -85,7 +85,7 @@ def test_replicas_that_a_scaler_sets_are_never_fought(
     assert told is not None
     assert told["status"]["selector"] == "kvserving.dev/name=qwen,kvserving.dev/role=decode"
     operator.kill()
-    operator = start("--resync=0.5")
+    operator = start("--no-elect", "--resync=0.5")
     resyncs = operator.metric("kvserving_operator_resyncs_total")
     quiet = time.monotonic()
     eventually(lambda: operator.metric("kvserving_operator_resyncs_total"), lambda n: n >= resyncs + 3, what="resyncs")

@@ -52,7 +52,7 @@ def shown(plane: ControlPlane, namespace: str, replicas: int, role: str = "decod
 def test_a_scalers_number_outlives_reconciles_restarts_and_rollouts(
     plane: ControlPlane, namespace: str, proxy: FaultProxy, start: Any, kubelet: FakeKubelet
 ) -> None:
-    operator = start("--resync=0.5")
+    operator = start("--no-elect", "--resync=0.5")
     settle(plane, serving(namespace, decode=SCALED))
     assert engines(plane, namespace, "decode") == 1
     scale(plane, namespace, 3)
@@ -63,7 +63,7 @@ def test_a_scalers_number_outlives_reconciles_restarts_and_rollouts(
     eventually(lambda: operator.metric("kvserving_operator_resyncs_total"), lambda n: n >= done + 3, what="resyncs")
     assert [r for r in proxy.writes(since=since) if r.info.resource in ("deployments", "kvservingroles")] == []
     operator.kill()
-    start("--resync=0.5")
+    start("--no-elect", "--resync=0.5")
     change(plane, namespace, engine={"version": "0.32.0"})
     wait_planned(plane, namespace, timeout=90)
     wait_for_ready(plane, namespace, "decode", "3/3")
