@@ -20,6 +20,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "deploy/install.yaml": (f"app\\.kubernetes\\.io/version: {_NUMBER}$", _OPERATOR, _CONNECTOR),
     "docs/helm.md": (f"\\?ref=v{_NUMBER}", f"newTag: {_NUMBER}"),
     "docs/images.md": (_OPERATOR, _CONNECTOR),
+    "docs/quickstart-cluster.md": (_OPERATOR, _CONNECTOR),
     "examples/gitops/kustomize/kustomization.yaml": (f"newTag: {_NUMBER}", _CONNECTOR),
     "images/connector/Dockerfile": (_LABEL, _SBOM),
     "images/engine/Dockerfile": (_CONNECTOR, _SBOM),
