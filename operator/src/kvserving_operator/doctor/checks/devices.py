@@ -141,8 +141,10 @@ def _between(facts: MachineFacts) -> Iterator[Finding]:
             "no-nvlink",
             "GPUs",
             f"GPUs reach each other over PCIe: {_some(slow)} (nvidia-smi topo -m)",
-            why="KV moves many times slower than over NVLink, and across sockets (SYS) slower still",
-            fix="put prefill and decode on GPUs with NVLink, or of one socket, by CUDA_VISIBLE_DEVICES",
+            why="KV moves many times slower than over NVLink, and across sockets (SYS) slower still; UCX reads by TCP "
+            "where it finds no NVLink",
+            fix="put prefill and decode on GPUs with NVLink, or of one socket, by CUDA_VISIBLE_DEVICES; try "
+            "UCX_CUDA_IPC_ENABLE_GET_ZCOPY=on in spec.engine.env, and compare what `kvserving verify` says",
         )
     for gpu in sorted({a for a, b in paths if a.startswith("GPU") and b.startswith("NIC")}):
         ways = {b: word for (a, b), word in paths.items() if a == gpu and b.startswith("NIC")}
