@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,7 +168,9 @@ class _Service:
         return found
 
     def _wait(self, kind: str, status: str, seconds: float) -> None:
-        holds: Callable[[Json | None], bool] = lambda obj: condition(obj, kind).get("status") == status  # noqa: E731
+        def holds(obj: Json | None) -> bool:
+            return condition(obj, kind).get("status") == status
+
         self.plane.api.wait(path_of(NAMESPACE, NAME), holds, what=f"{kind}={status}", timeout=seconds)
 
 
