@@ -29,8 +29,8 @@ def _engine(ctx: Context) -> list[Notice]:
         message = f"the connector has reduced function on vLLM {build.version}; all of it needs 0.29 or newer."
         found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, ctx.version_field, message))
     if ctx.disaggregated and ctx.spec.transfer.staging_memory.bytes and not ctx.cpu:
-        message = "staged transfers were proved on CPU engines and within one GPU, not between two: compare answers and transfer times on your GPUs "
-        message += "before you rely on them."
+        message = "staged transfers were proved on CPU engines and within one GPU, not between two: compare "
+        message += "answers and transfer times on your GPUs before you rely on them."
         found.append(Notice(Reason.EXPERIMENTAL, "spec.transfer.stagingMemory", message))
     if ctx.spec.kvcached.enabled:
         message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
