@@ -182,7 +182,6 @@ def objects(store: Valkey) -> list[Json]:
     # So small that prompts leave the engines' own cache, and L1, within the run.
     spec["engine"]["args"] = [*spec["engine"]["args"], "--num-gpu-blocks-override=64"]
     spec["cache"] = {"l1": {"size": "64Mi", "owner": "worker"}, "l2": store.cache()}
-    spec["transfer"] = {"lease": "10s"}
     one = {"replicas": 1}
     short = serving(NAMESPACE, SHORT, prefill=one, decode=one, router=one)
     return [tiny, short, serving(NAMESPACE, IDLE, prefill=one, decode=one, suspend=True)]
