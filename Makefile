@@ -209,7 +209,7 @@ bench: $(VENV)/.dev ## the benchmark tables of benchmarks/results
 docs: $(DOCS)/.installed ## the documentation's site in build/site, links checked (LINKS=external: those that lead out, too)
 	@# Without --quiet, under which warnings are not counted.
 	@$(DOCS)/bin/mkdocs build --strict
-	@$(DOCS)/bin/linkchecker --no-status --ignore-url=sitemap $(if $(filter external,$(LINKS)),--check-extern) build/site/index.html
+	@$(DOCS)/bin/python scripts/check-links --no-status --ignore-url=sitemap $(if $(filter external,$(LINKS)),--check-extern) build/site/index.html
 
 .PHONY: docs-serve
 docs-serve: $(DOCS)/.installed ## the site on http://127.0.0.1:8001, built again with every change of a page
