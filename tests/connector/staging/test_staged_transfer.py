@@ -223,39 +223,6 @@ def test_a_staged_request_is_never_vllms_to_report_and_all_others_are(pair: Pair
     assert pair.producer.divert({"staged"}) == {"staged"}
 
 
-@pytest.mark.parametrize("outermost", ["layers", "blocks"])
-def test_layers_in_one_allocation_are_copied_together(outermost: str) -> None:
-    layers, length = 3, 64
-    memory = torch.randint(0, 256, (128 + layers * BLOCKS * length,), dtype=torch.uint8)
-    apart, stride = (BLOCKS * length, length) if outermost == "layers" else (length, layers * length)
-    # Registered in another order than they lie in.
-    bases = [memory.data_ptr() + 128 + layer * apart for layer in (2, 0, 1)]
-    worker = SimpleNamespace(
-        engine_id="e",
-        kv_caches_base_addr={"e": {0: bases}},
-        block_len_per_layer=[length] * layers,
-        block_stride_per_layer=[stride] * layers,
-    )
-    rows = Rows.of(worker, {"all": memory})
-    assert rows._all is not None
-    blocks = [7, 3, 399, 0]
-    into = torch.zeros(len(blocks) * rows.row_bytes, dtype=torch.uint8)
-    rows.gather(rows.indices(blocks), into)
-    expected = torch.cat(
-        [memory[base - memory.data_ptr() + number * stride :][:length] for number in blocks for base in bases]
-    )
-    assert torch.equal(into, expected)
-    before = memory.clone()
-    rows.scatter(rows.indices([9, 8, 1, 2]), into)
-    changed = torch.zeros(len(memory), dtype=torch.bool)
-    for here, there in zip([9, 8, 1, 2], blocks, strict=True):
-        for base in bases:
-            at, source = (base - memory.data_ptr() + number * stride for number in (here, there))
-            assert torch.equal(memory[at : at + length], before[source : source + length])
-            changed[at : at + length] = True
-    assert torch.equal(memory[~changed], before[~changed])
-
-
 def test_blocks_of_several_kernel_blocks_are_as_many_rows() -> None:
     rows, tensors = cache(True)
     producer = Producer(torch.zeros(POOL, dtype=torch.uint8))

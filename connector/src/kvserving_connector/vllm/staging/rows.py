@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from kvserving_connector.core.staging import HEADER_BYTES
+from kvserving_connector.settings import logger
 
+# Bytes that one turn of a kernel copies at least, if all layers are copied by one: smaller ones make more of them.
+_SMALLEST_PART = 512
 _WORDS = ((16, torch.complex128), (8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 
 
@@ -82,35 +87,67 @@ class Rows:
 
 
 class _Together:
-    """All regions as one tensor of parts, so that a copy is one kernel: layers alike in one allocation."""
+    """All regions as one tensor of parts, so that a copy is one kernel and not one for each layer.
+
+    The tensor is all memory from the first region to the last, what lies between them included. That may be anybody's,
+    or nobody's: nothing but the parts of blocks is ever touched.
+    """
 
     def __init__(self, parts: torch.Tensor, places: torch.Tensor, step: int) -> None:
+        """Take the tensor, the parts of block 0, and the number of parts from a block to the next."""
         self.parts = parts
         self._places = places
         self._step = step
 
     @classmethod
     def of(cls, regions: Sequence[torch.Tensor]) -> _Together | None:
-        """Return the regions together, None when they are not so many parts of one length in one allocation."""
-        storage, first = regions[0].untyped_storage(), min(_offset(region) for region in regions)
-        length, stride = int(regions[0].shape[1]), int(regions[0].stride(0))
-        alike = all(
-            region.untyped_storage().data_ptr() == storage.data_ptr()
-            and (int(region.shape[1]), int(region.stride(0))) == (length, stride)
-            and (_offset(region) - first) % length == 0
-            for region in regions
-        )
-        if not alike or stride % length:
+        """Return the regions together; None where their places, lengths or strides have no part of a fair size."""
+        addresses = [region.data_ptr() for region in regions]
+        first = min(addresses)
+        strides = {int(region.stride(0)) for region in regions}
+        lengths = [int(region.shape[1]) for region in regions]
+        unit = math.gcd(*strides, *lengths, *(address - first for address in addresses))
+        if len(strides) > 1 or unit < _SMALLEST_PART:
             return None
-        count = (storage.nbytes() - first) // length
+        end = max(
+            address + (int(region.shape[0]) - 1) * int(region.stride(0)) + length
+            for address, region, length in zip(addresses, regions, lengths, strict=True)
+        )
         device = regions[0].device
-        parts = torch.empty(0, dtype=torch.uint8, device=device).set_(storage, first, (count, length), (length, 1))
-        places = torch.tensor([(_offset(region) - first) // length for region in regions], device=device)
-        return cls(parts, places, stride // length)
+        memory = _memory(first, (end - first) // unit * unit, device)
+        if memory is None:
+            return None
+        places = [
+            (address - first) // unit + part
+            for address, length in zip(addresses, lengths, strict=True)
+            for part in range(length // unit)
+        ]
+        (stride,) = strides
+        return cls(memory.view(-1, unit), torch.tensor(places, device=device), stride // unit)
 
     def numbers(self, blocks: torch.Tensor) -> torch.Tensor:
         """Return the parts of the blocks, in the order of rows."""
         return (blocks[:, None] * self._step + self._places).view(-1)
+
+
+class _Range:
+    """A range of device memory, as ``torch.as_tensor`` takes it without a copy."""
+
+    def __init__(self, address: int, size: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (size,), "typestr": "|u1", "data": (address, False), "strides": None, "version": 3
+        }  # fmt: skip
+
+
+def _memory(address: int, size: int, device: torch.device) -> torch.Tensor | None:
+    """Return a range of memory as bytes; None where torch cannot tell that it is the device's."""
+    if device.type == "cpu":
+        return torch.frombuffer((ctypes.c_uint8 * size).from_address(address), dtype=torch.uint8)
+    try:
+        return torch.as_tensor(_Range(address, size), device=device)
+    except RuntimeError as error:
+        logger.info("KVServing: staged blocks are copied layer by layer: %s", error)
+        return None
 
 
 def _region(storages: Iterable[Any], address: int, length: int, stride: int) -> torch.Tensor:
