@@ -3,7 +3,8 @@
     python -m e2e.gpu.copies
 
 Run by an interpreter with torch, on a GPU, with ``connector/src`` on PYTHONPATH. Each layer is an allocation of its
-own, as vLLM makes them. Prints rows of a Markdown table: milliseconds of a copy, of the call that begins it, and the rate.
+own, as vLLM makes them. Prints rows of a Markdown table: milliseconds of a copy and of the call that begins it, and
+the rate.
 """
 
 from __future__ import annotations
