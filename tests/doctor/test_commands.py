@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -236,9 +237,14 @@ def test_this_machine_is_looked_at_without_a_cluster(
 
 def test_what_ended_engines_left_in_shared_memory_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    (tmp_path / "vllm_offload_x").write_bytes(b"1234")
     (tmp_path / "a model of the user").write_bytes(b"1")
-    assert shared_memory.unused() == {tmp_path / "vllm_offload_x": 4}
+    left = tmp_path / "vllm_offload_x"
+    left.write_bytes(b"1")
+    os.truncate(left, 2**24)
+    assert set(shared_memory.unused()) == {left}
+    assert shared_memory.unused()[left] < 2**20, "what was never written takes no memory"
+    left.write_bytes(bytes(2**20))
+    assert shared_memory.unused()[left] >= 2**20
 
 
 def test_status_shows_objects_and_one_with_its_pods(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
