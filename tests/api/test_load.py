@@ -11,6 +11,7 @@ from tests.api.objects import serving
 from kvserving_operator.api.faults import Fault, InvalidSpec
 from kvserving_operator.api.load import inspect, load, load_file
 from kvserving_operator.api.parse import MAX_BYTES
+from kvserving_operator.connectors import roles_with_l1
 
 HEAD = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: qwen}\n"
 SPEC = "spec: {model: {uri: 'hf://Qwen/Qwen3-8B'}, prefill: {}, decode: {}}\n"
@@ -331,11 +332,9 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
 
 def test_a_tier_without_roles_goes_to_the_role_there_is() -> None:
     spec = load(serving({"spec.cache.l1": {"size": "1Gi"}}), strict=True).spec
-    assert spec.cache.l1 is not None
-    assert spec.tier_roles(spec.cache.l1) == ("prefill",)
+    assert roles_with_l1(spec) == ("prefill",)
     alone = load(serving({"spec.cache.l1": {"size": "1Gi"}, "spec.prefill": None}), strict=True).spec
-    assert alone.cache.l1 is not None
-    assert alone.tier_roles(alone.cache.l1) == ("decode",)
+    assert roles_with_l1(alone) == ("decode",)
 
 
 @pytest.mark.parametrize(

@@ -131,12 +131,6 @@ class KVServingSpec(Section):
         default=False, description="Stop all engines and routers, keep stores and claims."
     )
 
-    def tier_roles(self, tier: L1 | L2) -> tuple[RoleName, ...]:
-        """Return the roles that have ``tier``: as written, else prefill, or decode in aggregated mode."""
-        if self.prefill is None and "roles" not in tier.model_fields_set:
-            return ("decode",)
-        return tier.roles
-
 
 class Metadata(Section):
     """The part of an object's metadata that the plan uses."""
