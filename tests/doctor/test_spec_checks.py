@@ -91,6 +91,11 @@ def test_settings_that_only_look_like_a_mistake_are_let_be(path: str, value: Any
     assert not {name for name in found if not name.startswith("notice-")}
 
 
+def test_tcp_between_gpus_of_one_node_is_told_where_it_matters() -> None:
+    why = told(edited(SPEC, "transfer.rdma.resource", None))["transfer-over-tcp"].why
+    assert "between GPUs of one node it moves over their NVLinks, and by TCP as well where they have none" in why
+
+
 def test_the_size_that_l1_needs_is_the_models_own_arithmetic() -> None:
     # Qwen3-8B: 36 layers, 8 KV heads of 128, keys and values, two bytes: 147,456 bytes a token, 40,960 tokens.
     text = told(edited(SPEC, "cache.l1.size", "5Gi"))["l1-small"].what

@@ -145,8 +145,8 @@ def _transfer(ctx: Context) -> Iterator[Finding]:
             "transfer-over-tcp",
             "spec.transfer.rdma",
             "no RDMA device is asked for: KV moves over TCP between nodes",
-            why="the KV of a long prompt takes many times as long as over RDMA; between GPUs of one node it does not "
-            "matter",
+            why="the KV of a long prompt takes many times as long as over RDMA; between GPUs of one node it moves over "
+            "their NVLinks, and by TCP as well where they have none",
             fix="set spec.transfer.rdma.resource to the device plugin's resource, or claimTemplate; "
             "mode: required refuses to run without",
         )
