@@ -76,7 +76,9 @@ class Model(Section):
         default=(), description="Adapters served beside the model."
     )
     facts: StatedFacts | None = Field(
-        default=None, description="Facts about the model; unset fields are read from the model."
+        default=None,
+        description="Facts about the model. What is unset is taken from a table of common models, and by kvserving up "
+        "from config.json where this machine has the model.",
     )
 
 
