@@ -13,9 +13,11 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from ..reasons import Reason
 from .conditions import TYPES
+from .events import EventKind
 from .kube import Call
 from .observe import Key
 from .permissions import TABLE
+from .verification import OUTCOMES
 
 _RESOURCES = frozenset(resource.plural for resource in TABLE) | {"reviews", "discovery"}
 _RESULTS = ("unchanged", "changed", "retry", "invalid", "gone", "error")
@@ -26,7 +28,8 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 class Metrics:
     """All series of one process, in a registry of its own.
 
-    Counters of alerts start at 0 for each of their labels: of a series that begins at 1 Prometheus counts no increase.
+    Counters whose labels are known beforehand start at 0 for each: of a series that begins at 1 Prometheus counts no
+    increase. Those of requests are not known: any verb may meet any status.
     """
 
     def __init__(self) -> None:
@@ -71,6 +74,10 @@ class Metrics:
         )
         for result in _RESULTS:
             self.reconciles.labels(result)
+        for kind in EventKind:
+            self.events.labels(kind.reason)
+        for outcome in OUTCOMES:
+            self.verifications.labels(outcome)
         for reason in _REPLACED:
             self.engines_replaced.labels(reason)
         self.resyncs = Counter(

@@ -24,6 +24,7 @@ from ..reasons import Reason
 from ..verify import mark
 from ..verify.counters import Counters
 from ..verify.legs import Caller, Endpoint
+from ..verify.proof import Cause
 from ..verify.run import Verification, verify
 from .conditions import Transfer
 from .failures import ApiFailure, describe
@@ -44,6 +45,11 @@ _LONGEST_RETRY = 60.0
 _FAILED_FOR_GOOD = 3
 """Probes in a row that must fail before a rollout is given up: one may meet a pod that is just going."""
 _API_KEY = "api-key"
+
+OUTCOMES = tuple(
+    dict.fromkeys((Reason.VERIFIED, *(cause.reason for cause in Cause), Reason.SECRET_MISSING, Reason.API_UNAVAILABLE))
+)
+"""Every reason that a verification can end with: what a probe tells, and why none could be sent."""
 
 ReadSecret = Callable[[str, str], Awaitable[Mapping[str, str] | None]]
 
