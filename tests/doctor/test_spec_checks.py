@@ -106,6 +106,31 @@ def test_the_size_that_l1_needs_is_the_models_own_arithmetic() -> None:
     assert "l1-small" not in told(edited(edited(SPEC, "cache.l1.size", "1Gi"), "engine.args", ["--max-model-len=4096"]))
 
 
+def test_ranks_that_hold_copies_of_a_latent_vector_each_count() -> None:
+    # DeepSeek-V3: 61 layers, one vector of 512 + 64, two bytes: 70,272 bytes a token in each rank, 163,840 tokens.
+    spec = edited(edited(SPEC, "model.uri", "hf://deepseek-ai/DeepSeek-V3"), "cache.l1.size", "12Gi")
+    assert "l1-small" not in told(spec)
+    found = told(edited(spec, "prefill.parallelism", {"tensor": 2}))["l1-small"]
+    assert "12Gi holds 91,678 tokens of prefill's KV (140,544 bytes each, over 2 ranks)" in found.what
+    assert found.fix == "give it several times 21.4Gi, or leave cache.l1 out"
+
+
+def test_heads_that_are_divided_among_ranks_count_once_and_copies_of_them_each() -> None:
+    def each(**parallel: int) -> str:
+        spec = edited(edited(SPEC, "cache.l1", {"size": "1Gi", "roles": ["decode"]}), "decode.parallelism", parallel)
+        return told(spec)["l1-small"].what.partition("(")[2].partition(")")[0]
+
+    assert each(tensor=1) == "147,456 bytes each"
+    assert each(tensor=4) == "147,456 bytes each, over 4 ranks"
+    assert each(tensor=16) == "294,912 bytes each, over 16 ranks"
+
+
+def test_a_model_that_is_loaded_wider_has_wider_kv_unless_its_type_is_named() -> None:
+    spec = edited(edited(SPEC, "cache.l1.size", "1Gi"), "engine.args", ["--dtype=float32"])
+    assert "294,912 bytes" in told(spec)["l1-small"].what
+    assert "147,456 bytes" in told(edited(spec, "engine.kv.dtype", "bfloat16"))["l1-small"].what
+
+
 def test_an_aggregated_object_is_told_nothing_about_transfers() -> None:
     spec = {key: value for key, value in SPEC.items() if key not in ("prefill", "transfer")}
     assert told(spec) == {}

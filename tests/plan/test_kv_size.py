@@ -25,7 +25,9 @@ def test_a_block_holds_keys_and_values_of_all_layers() -> None:
     assert size(LLAMA, kv={"block_size": 64}) == 4 * 16 * 32 * 2 * 8 * 128 * 2
 
 
-@pytest.mark.parametrize(("dtype", "bytes_each"), [("auto", 2), ("bfloat16", 2), ("fp8_e4m3", 1), ("fp8", 1)])
+@pytest.mark.parametrize(
+    ("dtype", "bytes_each"), [("auto", 2), ("bfloat16", 2), ("float32", 4), ("fp8_e4m3", 1), ("fp8", 1)]
+)
 def test_the_type_of_the_cache_counts(dtype: str, bytes_each: int) -> None:
     assert size(LLAMA, kv={"dtype": dtype}) == 16 * 32 * 2 * 8 * 128 * bytes_each
 

@@ -9,7 +9,13 @@ from .engines.catalog import Device
 from .model_facts import ModelFacts
 
 # Bytes of one number by the beginning of the type's name. A model that is stored as fp8 may mean fp8 by auto.
-_WIDTHS = {"auto": Fraction(2), "bfloat16": Fraction(2), "float16": Fraction(2), "fp8": Fraction(1)}
+_WIDTHS = {
+    "auto": Fraction(2),
+    "bfloat16": Fraction(2),
+    "float16": Fraction(2),
+    "float32": Fraction(4),
+    "fp8": Fraction(1),
+}
 # Tokens of a block where nothing is set: vLLM's own default, which backends only raise.
 _TOKENS: dict[Device, int] = {"gpu": 16, "cpu": 128}
 

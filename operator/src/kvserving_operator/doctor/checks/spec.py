@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ...api.v1alpha1 import KVServing
+from ...api.v1alpha1 import L1, KVServing, KVSettings, RoleName
 from ...connectors import l2_type, roles_with_l1
 from ...engines import arguments, catalog
-from ...memory import size
+from ...kv_size import block_bytes, block_tokens
+from ...memory import ranks_per_pod, size
 from ...plan import engine as planned_engine
 from ...plan.context import Context, make_context
 from ...plan.types import CLUSTER, Notice, Observed
@@ -187,19 +188,8 @@ def _moves_device_memory(tls: str) -> bool:
 
 def _tiers(ctx: Context) -> Iterator[Finding]:
     l1, l2 = ctx.spec.cache.l1, ctx.spec.cache.l2
-    if l1 is not None and (per_token := bytes_per_token(ctx)) is not None:
-        for role in roles_with_l1(ctx.spec):
-            longest = _longest(ctx, role)
-            held = l1.size.bytes // max(1, ctx.role(role).parallelism.data) // per_token
-            if longest is not None and held < longest:
-                yield warning(
-                    "l1-small",
-                    "spec.cache.l1.size",
-                    f"{l1.size} holds {held:,} tokens of {role}'s KV ({per_token:,} bytes each), but the longest "
-                    f"prompt has {longest:,}",
-                    why="one long prompt pushes out all others, and is not kept whole itself",
-                    fix=f"give it several times {size(longest * per_token)}, or leave cache.l1 out",
-                )
+    if l1 is not None:
+        yield from _longest_prompt(ctx, l1)
     if l1 is not None and l2 is not None and l2_type(l2) in ("valkey", "filesystem") and l2.size is not None:
         usable = l2.size.bytes * l2.max_usage.percent // 100
         if usable < l1.size.bytes:
@@ -224,18 +214,32 @@ def _network(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def bytes_per_token(ctx: Context) -> int | None:
-    """Bytes of KV of one token over all ranks; ``None`` where the model's facts do not tell, or layers differ."""
-    facts = ctx.facts
-    if facts.kind != "attention" or None in (facts.layers, facts.kv_heads, facts.head_dim):
-        return None
-    assert facts.layers is not None
-    assert facts.kv_heads is not None
-    assert facts.head_dim is not None
-    dtype = ctx.profile.kv_dtype
-    each = 1 if dtype.startswith(("fp8", "int8")) else 4 if _flag(ctx.serving, "decode", "--dtype") == "float32" else 2
-    # Latent attention keeps one vector where others keep a key and a value.
-    return facts.layers * facts.kv_heads * facts.head_dim * each * (1 if facts.latent else 2)
+def _longest_prompt(ctx: Context, l1: L1) -> Iterator[Finding]:
+    for role in roles_with_l1(ctx.spec):
+        kv, device, longest = _kv(ctx, role), ctx.build.device, _longest(ctx, role)
+        block = block_bytes(ctx.facts, kv, ctx.role(role).parallelism, device)
+        if longest is None or block is None:
+            continue
+        # L1 is shared out among the ranks of a pod, and each keeps its own part of every token.
+        ranks = ranks_per_pod(ctx.spec, role)
+        per_token = block * ranks // block_tokens(ctx.facts, kv, device)
+        if (held := l1.size.bytes // per_token) < longest:
+            over = f", over {ranks} ranks" if ranks > 1 else ""
+            yield warning(
+                "l1-small",
+                "spec.cache.l1.size",
+                f"{l1.size} holds {held:,} tokens of {role}'s KV ({per_token:,} bytes each{over}), but the longest "
+                f"prompt has {longest:,}",
+                why="one long prompt pushes out all others, and is not kept whole itself",
+                fix=f"give it several times {size(longest * per_token)}, or leave cache.l1 out",
+            )
+
+
+def _kv(ctx: Context, role: RoleName) -> KVSettings:
+    """Settings of the cache, whose type is the model's own where it is left to vLLM and the model is loaded wider."""
+    kv = ctx.spec.engine.kv
+    wide = kv.dtype == "auto" and _flag(ctx.serving, role, "--dtype") in ("float32", "float")
+    return kv.model_copy(update={"dtype": "float32"}) if wide else kv
 
 
 def _longest(ctx: Context, role: str) -> int | None:
