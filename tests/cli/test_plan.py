@@ -84,6 +84,24 @@ def test_figures_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ceil(" not in told
 
 
+@pytest.mark.parametrize("form", [(), ("--no-arithmetic",)])
+def test_tensor_sizes_stand_before_the_replicas(form: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    lengths = ("--prompt-tokens", "6000", "--output-tokens", "500", "--rate", "5")
+    asked = ("meta-llama/Llama-3.3-70B-Instruct", "--device", "h200", *lengths)
+    assert run(*asked, "-o", "json") == 0
+    sized = json.loads(capsys.readouterr().out)
+    assert sized["prefill"]["tensor"] != sized["decode"]["tensor"]
+    told = [(line["name"], line["value"]) for line in sized["lines"]]
+    assert run(*asked, *form) == 0
+    printed = capsys.readouterr().out
+    for role in ("prefill", "decode"):
+        tensor = f"{role}: tensor parallel size"
+        size, replicas = sized[role]["tensor"], sized[role]["replicas"]
+        at = told.index((tensor, size))
+        assert told[at + 1] == (f"{role}: replicas", replicas)
+        assert re.search(rf"^ +{tensor} +{size}\n +{role}: replicas +{replicas}\b", printed, re.MULTILINE)
+
+
 def test_a_folder_with_a_configuration_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.sizing.test_models import QWEN3_8B
 

@@ -119,6 +119,7 @@ def prefill(bench: Bench, tensor: int, limits: Limits, spent: float) -> RoleSize
         Line("prefill: time of a prompt", time.seconds, seconds(time.seconds), time.arithmetic),
         _tokens_line("prefill", rate, f"{number(demand.computed)} / {seconds(time.seconds)}"),
         _capacity_line("prefill", capacity, f"{bound} / {seconds(time.seconds)}"),
+        _tensor_line("prefill", tensor),
         _replicas_line("prefill", replicas, demand.rate, capacity),
     ]
     return RoleSize(tensor, replicas, time.seconds, capacity, 1, space.tokens, tuple(lines))
@@ -162,6 +163,7 @@ def decode(bench: Bench, tensor: int, limits: Limits) -> RoleSize:
         Line("decode: time of a step", time.seconds, seconds(time.seconds), time.arithmetic),
         _tokens_line("decode", rate, f"{number(batch)} / {seconds(time.seconds)}"),
         _capacity_line("decode", capacity, f"{demand.utilisation:g} x {number(rate)} / {number(demand.output)}"),
+        _tensor_line("decode", tensor),
         _replicas_line("decode", replicas, demand.rate, capacity),
     ]
     return RoleSize(tensor, replicas, time.seconds, capacity, batch, space.tokens, tuple(lines))
@@ -233,6 +235,10 @@ def _tokens_line(role: str, rate: float, how: str) -> Line:
 
 def _capacity_line(role: str, capacity: float, how: str) -> Line:
     return Line(f"{role}: requests of a replica", capacity, f"{capacity:.3g} requests/s", how)
+
+
+def _tensor_line(role: str, tensor: int) -> Line:
+    return Line(f"{role}: tensor parallel size", tensor, number(tensor))
 
 
 def _replicas_line(role: str, replicas: int, rate: float, capacity: float) -> Line:
