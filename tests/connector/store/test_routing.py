@@ -55,6 +55,9 @@ def test_addresses(url: str, address: Address) -> None:
         ("http://store:80", "schemes"),
         ("redis://", "names no host"),
         ("redis://store:http", "port"),
+        ("redis://store:0", "port"),
+        ("redis://store:70000", "port"),
+        ("redis://[::1", "brackets"),
         ("redis://store:6379/3", "database"),
         ("store:6379", "schemes"),
     ],
@@ -67,6 +70,26 @@ def test_wrong_addresses_name_field_and_way_out(url: str, words: str) -> None:
 def test_a_password_in_an_address_is_refused_without_showing_it() -> None:
     with pytest.raises(ValueError, match="KVSERVING_STORE_PASSWORD_FILE") as caught:
         server_address("redis://user:hunter2@store:6379")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://[::1", "urls: 'redis://[::1' has brackets or letters that no host name has; write redis://host:6379"),
+        ("file://[a/b", "urls: 'file://[a/b' has brackets or letters that no host name has; write redis://host:6379"),
+        ("redis://a:hunter2@[::1", "urls: 'redis://***@[::1' has brackets"),
+        ("redis://user:hunter2/0", "urls: 'redis://user:***/0' has a port that is no number from 1 to 65535; write r"),
+        ("redis://store:6379/5?password=hunter2", "urls: 'redis://store:6379/5?***' names database '/5'"),
+        ("redis://store:hunter2@@[", "urls: 'redis://***@[' has brackets"),
+        ("http://store?auth=hunter2", "urls: 'http://store?***' has none of the schemes redis, "),
+        ("file://store/kv?key=hunter2", "urls: 'file://store/kv?***' must be file:// and an absolute path below /"),
+    ],
+)
+def test_what_is_no_address_is_told_without_its_secrets(url: str, said: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - the text is compared
+        open_store([url], None, Credentials())
+    assert str(caught.value).startswith(said)
     assert "hunter2" not in str(caught.value)
 
 

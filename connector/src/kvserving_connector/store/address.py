@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 USERNAME = "KVSERVING_STORE_USERNAME"
 PASSWORD = "KVSERVING_STORE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -18,6 +19,8 @@ _DEFAULT_PORT = 6379
 _PLAIN = ("redis", "valkey")
 _TLS = ("rediss", "valkeys")
 SERVER_SCHEMES = (*_PLAIN, *_TLS)
+_SERVER_EXAMPLE = "redis://host:6379"
+_FOLDER_EXAMPLE = "file:///var/lib/kv"
 
 
 @dataclass(frozen=True)
@@ -38,24 +41,47 @@ def server_address(url: str) -> Address:
     Raises ValueError for anything else, for a password in the address and for a database number, which a cluster has
     not; the text names what is wrong and never holds the password.
     """
-    refuse_secrets(url)
-    parts = urlsplit(url)
+    parts = split(url, _SERVER_EXAMPLE)
+    refuse_secrets(parts)
+    written, way_out = shown(url), f"write {_SERVER_EXAMPLE}"
     if parts.scheme not in SERVER_SCHEMES:
-        raise ValueError(f"urls: {url!r} has none of the schemes {', '.join(SERVER_SCHEMES)}; write redis://host:6379")
-    try:
-        port = parts.port
-    except ValueError:
-        raise ValueError(f"urls: {url!r} has a port that is no number from 1 to 65535") from None
+        raise ValueError(f"urls: {written} has none of the schemes {', '.join(SERVER_SCHEMES)}; {way_out}")
+    port = _port(parts)
+    if port == 0:
+        raise ValueError(f"urls: {written} has a port that is no number from 1 to 65535; {way_out}")
     if not parts.hostname:
-        raise ValueError(f"urls: {url!r} names no host; write redis://host:6379")
+        raise ValueError(f"urls: {written} names no host; {way_out}")
     if parts.path.strip("/") not in ("", "0"):
-        raise ValueError(f"urls: {url!r} names database {parts.path!r}; only database 0 is used, leave it out")
+        raise ValueError(f"urls: {written} names database {parts.path!r}; only database 0 is used, leave it out")
     return Address(parts.hostname, _DEFAULT_PORT if port is None else port, parts.scheme in _TLS)
 
 
-def refuse_secrets(url: str) -> None:
+def split(url: str, example: str) -> SplitResult:
+    """Return the parts of ``url``. Raises ValueError, with ``example`` as the way out, for what is no address."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        text = f"urls: {shown(url)} has brackets or letters that no host name has; write {example}"
+        raise ValueError(text) from None
+
+
+def _port(parts: SplitResult) -> int | None:
+    """The port; None where none is written, and 0 for what is none."""
+    try:
+        return parts.port
+    except ValueError:
+        return 0
+
+
+def shown(url: str) -> str:
+    """``url`` for messages, quoted: ``***`` for user and password, a port that is no number, query and fragment."""
+    masked = re.sub(r"^([A-Za-z0-9+.-]*://)?.*@", r"\1***@", url, flags=re.DOTALL)
+    masked = re.sub(r"([?#;&]).*", r"\1***", masked, flags=re.DOTALL)
+    return repr(re.sub(r"(?<=[^:/]):(?!:?[0-9]*(/|$)|//|[^/]*\])[^/]*", ":***", masked))
+
+
+def refuse_secrets(parts: SplitResult) -> None:
     """Raise ValueError, without them, for an address that holds a user or a password."""
-    parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise ValueError(
             f"urls: an address at {parts.hostname!r} holds a user or a password, which every process list shows; "
@@ -65,9 +91,9 @@ def refuse_secrets(url: str) -> None:
 
 def folder(url: str) -> Path:
     """Return the absolute path of a ``file://`` address. Raises ValueError when there is none."""
-    parts = urlsplit(url)
+    parts = split(url, _FOLDER_EXAMPLE)
     if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
-        raise ValueError(f"urls: {url!r} must be file:// and an absolute path below /, such as file:///var/lib/kv")
+        raise ValueError(f"urls: {shown(url)} must be file:// and an absolute path below /, such as {_FOLDER_EXAMPLE}")
     return Path(parts.path)
 
 

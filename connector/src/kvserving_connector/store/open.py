@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
-from kvserving_connector.store.address import SERVER_SCHEMES, Credentials, refuse_secrets
+from kvserving_connector.store.address import SERVER_SCHEMES, Credentials, refuse_secrets, shown, split
 from kvserving_connector.store.filesystem import open_folder
 from kvserving_connector.store.inventory import ListedStore
 from kvserving_connector.store.valkey import open_servers
@@ -52,13 +51,13 @@ def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credenti
 
 
 def _kind(url: str) -> Kind:
-    scheme = urlsplit(url).scheme
+    parts = split(url, _examples())
     for kind in KINDS:
-        if scheme in kind.schemes:
+        if parts.scheme in kind.schemes:
             return kind
-    refuse_secrets(url)
+    refuse_secrets(parts)
     schemes = ", ".join(scheme for kind in KINDS for scheme in kind.schemes)
-    raise ValueError(f"urls: {url!r} has none of the schemes {schemes}; write {_examples()}")
+    raise ValueError(f"urls: {shown(url)} has none of the schemes {schemes}; write {_examples()}")
 
 
 def _examples() -> str:
