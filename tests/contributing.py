@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,8 +27,7 @@ def copy_to(folder: Path) -> Path:
     for name in FILES:
         shutil.copy(ROOT / name, folder / name)
     if (folder / _path()).exists():
-        (folder / _path()).unlink()
-        _apply(folder, "--reverse")
+        undo(folder)
     return folder
 
 
@@ -35,7 +35,23 @@ def make(copy: Path) -> None:
     """Make the change in a copy: the new file, then the two lines."""
     (store,) = _blocks("python")
     (copy / _path()).write_text(store)
-    _apply(copy)
+    for path, additions in _additions(copy):
+        text = path.read_text()
+        for above, line in additions:
+            assert text.count(above) == 1, f"{path}: the line above the one to add is not there once: {above!r}"
+            text = text.replace(above, above + line)
+        path.write_text(text)
+
+
+def undo(copy: Path) -> None:
+    """Take the change out of a copy, wherever its lines lie now."""
+    (copy / _path()).unlink()
+    for path, additions in _additions(copy):
+        text = path.read_text()
+        for _, line in additions:
+            assert text.count(line) == 1, f"{path}: the line to take out is not there once: {line!r}"
+            text = text.replace(line, "")
+        path.write_text(text)
 
 
 def _path() -> str:
@@ -43,11 +59,21 @@ def _path() -> str:
     return str(path)
 
 
-def _apply(copy: Path, *options: str) -> None:
+def _additions(copy: Path) -> list[tuple[Path, list[tuple[str, str]]]]:
+    """Each file of a diff with its lines to add, each after the line above it.
+
+    No more of the context counts: a reader may have another store where the diff adds one.
+    """
     diffs = _blocks("diff")
     assert len(diffs) == 2
+    found = []
     for diff in diffs:
-        subprocess.run(["git", "apply", "--recount", *options, "-"], cwd=copy, input=diff, text=True, check=True)
+        (name,) = re.findall(r"^\+\+\+ b/(.+)$", diff, re.MULTILINE)
+        lines = [line for line in diff.partition("@@")[2].splitlines(keepends=True)[1:] if line[0] in " +"]
+        pairs = [(above[1:], line[1:]) for above, line in pairwise(lines) if line[0] == "+"]
+        assert pairs
+        found.append((copy / name, pairs))
+    return found
 
 
 def run(copy: Path, *words: str) -> subprocess.CompletedProcess[str]:
