@@ -102,6 +102,36 @@ def test_tensor_sizes_stand_before_the_replicas(form: tuple[str, ...], capsys: p
         assert re.search(rf"^ +{tensor} +{size}\n +{role}: replicas +{replicas}\b", printed, re.MULTILINE)
 
 
+@pytest.mark.parametrize("form", [(), ("--no-arithmetic",), ("-o", "yaml"), ("-o", "json")])
+@pytest.mark.parametrize(
+    ("arguments", "name", "option"),
+    [
+        (("google/gemma-3-27b-it", "--device", "h100"), "KV of a token", "--fact kvBytesPerToken=…"),
+        (("Qwen/Qwen3-8B", "--device", "memory=80,bandwidth=3,bf16=900"), "device: link, both ways", "--device link=…"),
+    ],
+)
+def test_each_form_says_what_is_not_known_or_a_bound_alone(
+    form: tuple[str, ...], arguments: tuple[str, ...], name: str, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*arguments, *LENGTHS, *form) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert (
+        len([line for line in told if line.startswith(f"notice: {name}: ") and f"({option} replaces it)" in line]) == 1
+    )
+
+
+def test_what_is_known_has_no_notice_and_figures_alone_say_what_is_assumed(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS)
+    assert run(*asked, "-o", "json") == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    inputs = json.loads(told.out)["inputs"]
+    assumed = [entry["name"] for entry in inputs if entry["basis"] == "assumed"]
+    assert run(*asked, "--no-arithmetic") == 0
+    [notice] = capsys.readouterr().err.splitlines()
+    assert notice.startswith(f"notice: {len(assumed)} of {len(inputs)} inputs are assumed ({'; '.join(assumed)}): ")
+
+
 def test_a_folder_with_a_configuration_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from tests.sizing.test_models import QWEN3_8B
 

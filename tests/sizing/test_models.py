@@ -135,7 +135,24 @@ def test_layers_with_a_window_keep_no_more_than_it() -> None:
 def test_windows_that_are_not_known_count_as_if_every_token_were_kept_and_this_is_said() -> None:
     known = model("hf://openai/gpt-oss-20b")
     assert known.kv_token == 24 * 2 * 8 * 64 * 2
-    assert [entry.basis for entry in known.inputs if "at most" in entry.text] == ["assumed"]
+    assert [(entry.basis, bool(entry.caution)) for entry in known.inputs if "at most" in entry.text] == [
+        ("assumed", True)
+    ]
+
+
+def test_what_a_model_does_not_tell_is_said() -> None:
+    stated = ModelFacts("attention", layers=32, kv_heads=8, head_dim=128, source="stated")
+    sizes = Given(parameters=7e9, weights=14e9, hidden=4096, heads=32)
+    known = resolve("hf://some/model", stated, KVSettings(), given=sizes)
+    said = {entry.name: entry.replace for entry in known.inputs if entry.caution}
+    assert said == {
+        "parameters of a token": "--fact activeParameters=…",
+        "longest context": "--max-model-len",
+    }
+    known = model("hf://google/gemma-3-27b-it")
+    assert [entry.name for entry in known.inputs if entry.caution] == ["KV of a token"]
+    # Its publisher says that it has no experts.
+    assert [entry.name for entry in found(QWEN3_8B, parameters=8e9).inputs if entry.caution] == []
 
 
 def test_a_recurrent_model_without_its_configuration_is_asked_about() -> None:

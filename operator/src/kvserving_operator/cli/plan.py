@@ -123,7 +123,9 @@ def command(
     )
     body, notices = objects.sized(serving, sizing)
     _check(body, observed)
-    for notice in (*notices, *sizing.tiers.notices):
+    if output == "text" and not arithmetic:
+        notices = (*notices, _assumptions(sizing))
+    for notice in (*notices, *sizing.notices):
         click.echo(f"notice: {notice}", err=True)
     lines = (*sizing.lines, *objects.host_lines(body))
     asked_for = f"{prompt_tokens:,} prompt and {output_tokens:,} output tokens, {rate:g} requests/s"
@@ -230,6 +232,13 @@ def _document(sizing: Sizing, lines: Sequence[Line], body: dict[str, Any]) -> di
         "lines": [asdict(line) for line in lines],
         "object": body,
     }
+
+
+def _assumptions(sizing: Sizing) -> str:
+    """Which inputs are assumed, for the form that does not print them."""
+    assumed = [entry.name for entry in sizing.inputs if entry.basis == "assumed"]
+    told = f"{len(assumed)} of {len(sizing.inputs)} inputs are assumed ({'; '.join(assumed)})"
+    return f"{told}: leave out --no-arithmetic to see what replaces each"
 
 
 def _print(head: str, sizing: Sizing, lines: Sequence[Line], arithmetic: bool) -> None:

@@ -17,7 +17,8 @@ class Input:
 
     ``basis`` says how far it is to be trusted: ``measured`` on this kind of device with this model, ``specified`` by a
     vendor, a model's publisher or vLLM, ``given`` by the user, or ``assumed``. ``replace`` is the option that puts a
-    better figure in its place.
+    better figure in its place. ``caution`` says what is taken instead where the figure is not known, or a bound of it
+    alone; it is empty for all others.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Input:
     basis: Basis
     source: str
     replace: str = ""
+    caution: str = ""
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,10 @@ def _inputs(model: Model, known: _Known, given: Given, kept: counted.Layers) -> 
     yield entry("parameters", parameters(model.parameters), given.parameters is not None, "parameters")
     text = "all" if model.active == model.parameters else parameters(model.active)
     if given.active is None and (given.parameters is not None or known.active is None):
-        yield Input("parameters of a token", text, "assumed", "no experts", f"{FACT} activeParameters=…")
+        dense = known.active is not None and known.active == known.parameters
+        caution = "" if dense else "all are counted, an upper bound, as it is not known whether the model has experts"
+        replaced = f"{FACT} activeParameters=…"
+        yield Input("parameters of a token", text, "assumed", "no experts", replaced, caution)
     elif model.active != model.parameters:
         yield entry("parameters of a token", text, given.active is not None, "activeParameters")
     source = known.source if known.weights else f"{number(known.each or 0)} bytes each; {known.source}"
@@ -256,6 +259,10 @@ def _inputs(model: Model, known: _Known, given: Given, kept: counted.Layers) -> 
         yield entry("KV of a token", big(model.kv_token, "B"), True, "kvBytesPerToken")
     elif facts.kind == "slidingWindow" and not kept.sliding:
         text = "kept by all layers, at most"
-        yield Input("KV of a token", text, "assumed", "windows not known", f"{FACT} kvBytesPerToken=…")
+        caution = "counted for all layers, an upper bound, as the windows of the model are not known"
+        yield Input("KV of a token", text, "assumed", "windows not known", f"{FACT} kvBytesPerToken=…", caution)
     if kept.state_bytes:
         yield entry("states of a request", big(kept.state_bytes, "B"), given.state is not None, "stateBytes")
+    if facts.max_length is None:
+        caution = "not known, so that it is left open whether engines can hold it, without which vLLM does not start"
+        yield Input("longest context", "not known", "assumed", "engines hold it", "--max-model-len", caution)

@@ -32,6 +32,13 @@ class Sizing:
         """Devices of both roles."""
         return self.prefill.devices + self.decode.devices
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Inputs that are not known, or bounds alone, with what replaces them; tiers of little use."""
+        doubtful = (entry for entry in self.inputs if entry.caution)
+        cautions = (f"{entry.name}: {entry.caution} ({entry.replace} replaces it)" for entry in doubtful)
+        return (*cautions, *self.tiers.notices)
+
 
 def size(
     model: Model,

@@ -27,7 +27,8 @@ def _device(device: DeviceType) -> list[Input]:
     peaks = f"{big(device.bf16, 'FLOP/s')} bf16" + (f", {big(device.fp8, 'FLOP/s')} fp8" if device.fp8 else "")
     link = Input("device: link, both ways", big(device.link, "B/s"), basis, device.source, "--device")
     if not device.link_told:
-        link = replace(link, basis="assumed", source="PCIe Gen4, 16 lanes", replace="--device link=…")
+        source, caution = "PCIe Gen4, 16 lanes", f"not known: {big(device.link, 'B/s')} is taken, as of PCIe Gen4"
+        link = replace(link, basis="assumed", source=source, replace="--device link=…", caution=caution)
     return [
         Input("device: memory", big(device.memory, "B"), basis, device.source, "--device"),
         Input("device: bandwidth", big(device.bandwidth, "B/s"), basis, device.source, "--device"),
