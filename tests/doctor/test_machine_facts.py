@@ -244,6 +244,20 @@ def test_the_hub_is_reached_by_a_connection_alone() -> None:
     assert problem.startswith("no connection")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("http://[::1", "'http://[:***' has brackets or letters that no host name has"),
+        ("http://me:hunter2@hub:http", "'http://***@hub:***' has a port that is no number from 1 to 65535"),
+        ("hub.example", "'hub.example' has no http:// or https://"),
+        ("https://", "'https://' names no host"),
+    ],
+)
+def test_a_hub_that_is_no_address_is_told_with_its_variable_and_the_way_out(endpoint: str, said: str) -> None:
+    told = asyncio.run(gather_machine.reach({"HF_ENDPOINT": endpoint}))
+    assert told == {"HF_ENDPOINT": f"{said}: write it as {gather_machine.HUB}"}
+
+
 def test_an_interpreter_that_is_none_is_a_problem_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVSERVING_ENGINE_PYTHON", "/no/such/python")
     assert "/no/such/python is not a program" in gather_environment.environment(None, "KVSERVING_ENGINE_PYTHON").problem

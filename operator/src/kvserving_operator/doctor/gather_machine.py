@@ -11,13 +11,12 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from ..api.v1alpha1 import Role
 from ..local import client, preflight, shared_memory, stores
 from ..local.addresses import can_bind
 from ..local.state import LOST, State, root, services
-from ..plan import ports
+from ..plan import addresses, ports
 from . import gather_devices
 from .facts_machine import Limits, MachineFacts
 from .gather_environment import environment
@@ -135,13 +134,18 @@ def _text(file: Path) -> str:
 async def reach(environ: Mapping[str, str]) -> dict[str, str]:
     """For the hub's address: why no connection can be made, empty where one can. Nothing is sent.
 
+    An ``HF_ENDPOINT`` that is no address is told under its own name.
     Nothing is tried where the hub is not to be used, or a proxy stands before it.
     """
     offline = environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "TRUE", "YES", "ON")
     if offline or environ.get("HTTPS_PROXY") or environ.get("https_proxy"):
         return {}
-    address = urlsplit(environ.get("HF_ENDPOINT") or HUB)
-    host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
+    hub = environ.get("HF_ENDPOINT") or HUB
+    address = addresses.parse(hub)
+    problem = address.problem or ("" if address.scheme in ("http", "https") else "has no http:// or https://")
+    if problem:
+        return {"HF_ENDPOINT": f"{addresses.shown(hub)} {problem}: write it as {HUB}"}
+    host, port = address.host, address.port or (80 if address.scheme == "http" else 443)
     shown = f"{host}:{port}"
     try:
         async with asyncio.timeout(_SECONDS):
