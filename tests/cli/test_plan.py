@@ -164,6 +164,34 @@ def test_sizes_are_written_as_elsewhere(written: str, size: float, capsys: pytes
     assert values["prefill: memory for KV"] == pytest.approx(0.92 * 80e9 - size - 2e9)
 
 
+def test_numbers_are_taken_as_they_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    def printed(prompt: str, fit: str, *more: str) -> str:
+        lengths = ("--prompt-tokens", prompt, "--output-tokens", "300", "--rate", "2.5")
+        measured = ("--tensor", "1", "--kv-tokens", fit, *more)
+        assert run("Qwen/Qwen3-8B", "--device", "h100", *lengths, *measured) == 0
+        return capsys.readouterr().out
+
+    plain = ("--prefill-tokens-per-second", "25000", "--itl", "1000ms", "--fact", "kvBytesPerToken=147456")
+    grouped = ("--prefill-tokens-per-second", "25,000", "--itl", "1,000ms", "--fact", "kvBytesPerToken=147,456")
+    assert printed("4,000", "374,000", *grouped) == printed("4000", "374000", *plain)
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "said"),
+    [
+        ("--prompt-tokens", "4,00", "'4,00' is no whole number: write it as 4000 or 4,000"),
+        ("--prompt-tokens", "4.000", "'4.000' is no whole number"),
+        ("--kv-tokens", "4000,000", "'4000,000' is no whole number"),
+        ("--rate", "2,5", "'2,5' is no number: write it as 0.5, 1200 or 1,200"),
+        ("--decode-tokens-per-second", "2,40", "'2,40' is no amount"),
+        ("--itl", "3,0ms", "'3,0ms' is no time"),
+    ],
+)
+def test_commas_elsewhere_are_refused(option: str, written: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, option, written) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [

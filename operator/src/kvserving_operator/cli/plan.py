@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .plan_options import BYTES, COUNTS, Scaled, Time
+from .plan_options import BYTES, COUNTS, Real, Scaled, Time, Whole
 
 if TYPE_CHECKING:
     from ..api.faults import Fault
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..sizing.objects import Changes
     from ..sizing.size import Sizing
 
-_TIME = Time()
+_WHOLE, _REAL, _TIME = Whole(), Real(), Time()
 _AMOUNT = Scaled("NUMBER", COUNTS, "8.2B")
 _L1_HORIZON, _L2_HORIZON = 60.0, 300.0
 _SIZE = Scaled("BYTES", BYTES, "16.4GB")
@@ -31,23 +31,25 @@ _SIZE = Scaled("BYTES", BYTES, "16.4GB")
 @click.command("plan", short_help="Size a service from a model, a device, lengths and a rate.")
 @click.argument("model", metavar="MODEL|FILE")
 @click.option("--device", required=True, metavar="NAME", help="Type of the devices, such as h100, or its properties.")
-@click.option("--prompt-tokens", type=int, required=True, metavar="N", help="Mean length of a prompt.")
-@click.option("--output-tokens", type=int, required=True, metavar="N", help="Mean length of an answer.")
-@click.option("--rate", type=float, required=True, metavar="R", help="Requests a second, at the peak.")
+@click.option("--prompt-tokens", type=_WHOLE, required=True, metavar="N", help="Mean length of a prompt.")
+@click.option("--output-tokens", type=_WHOLE, required=True, metavar="N", help="Mean length of an answer.")
+@click.option("--rate", type=_REAL, required=True, metavar="R", help="Requests a second, at the peak.")
 @click.option("--ttft", type=_TIME, help="Mean time to the first token to meet, such as 1s. Default: none.")
 @click.option("--itl", type=_TIME, help="Mean time between tokens to meet, such as 30ms. Default: none.")
-@click.option("--reused", type=float, default=0.0, show_default=True, help="Share of a prompt found in a cache.")
+@click.option("--reused", type=_REAL, default=0.0, show_default=True, help="Share of a prompt found in a cache.")
 @click.option("--l1-horizon", type=_TIME, help="Time that L1 keeps KV; 0: no L1. Default: 1m with --reused.")
 @click.option("--l2-horizon", type=_TIME, help="Time that L2 keeps KV; 0: no L2. Default: 5m with --reused.")
-@click.option("--utilisation", type=float, default=0.7, show_default=True, help="Most that replicas are filled.")
-@click.option("--devices-per-node", type=int, default=8, show_default=True, help="Most devices of a replica.")
+@click.option("--utilisation", type=_REAL, default=0.7, show_default=True, help="Most that replicas are filled.")
+@click.option("--devices-per-node", type=_WHOLE, default=8, show_default=True, help="Most devices of a replica.")
 @click.option("--kv-dtype", metavar="TYPE", help="Type of the KV cache, such as fp8. Default: the FILE's, else auto.")
-@click.option("--max-model-len", type=int, metavar="N", help="Longest context. Default: the FILE's, else the model's.")
+@click.option(
+    "--max-model-len", type=_WHOLE, metavar="N", help="Longest context. Default: the FILE's, else the model's."
+)
 @click.option("--fact", "facts", multiple=True, metavar="NAME=VALUE", help="A fact of the model, over what is known.")
-@click.option("--tensor", type=int, metavar="N", help="Tensor parallel size of both roles. Default: the cheapest.")
+@click.option("--tensor", type=_WHOLE, metavar="N", help="Tensor parallel size of both roles. Default: the cheapest.")
 @click.option("--prefill-tokens-per-second", type=_AMOUNT, help="Measured with one prefill replica (with --tensor).")
 @click.option("--decode-tokens-per-second", type=_AMOUNT, help="Measured with one full decode replica (with --tensor).")
-@click.option("--kv-tokens", type=int, metavar="N", help="Tokens of KV that an engine logs to have (with --tensor).")
+@click.option("--kv-tokens", type=_WHOLE, metavar="N", help="Tokens of KV that an engine logs to have (with --tensor).")
 @click.option("--transfer-bytes-per-second", type=_SIZE, help="Measured rate of one transfer, such as 40GB.")
 @click.option("--arithmetic/--no-arithmetic", default=True, help="Show how each figure comes about, or figures alone.")
 @click.option("--name", metavar="NAME", help="Name of the object. Default: the FILE's, else from the model's.")

@@ -34,6 +34,39 @@ _GIVEN = {
 _IN_BYTES = ("weights", "kvBytesPerToken", "stateBytes")
 
 
+def _ungrouped(value: Any) -> str:
+    """The number as written, without commas between groups of three digits: ``plan`` prints them itself."""
+    text = str(value).strip()
+    grouped = re.match(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])", text)
+    return text if grouped is None else grouped[0].replace(",", "") + text[grouped.end() :]
+
+
+class Whole(click.ParamType[int]):
+    """A whole number: ``4000`` or ``4,000``."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        try:
+            return int(_ungrouped(value))
+        except ValueError:
+            self.fail(f"{value!r} is no whole number: write it as 4000 or 4,000", param, ctx)
+
+
+class Real(click.ParamType[float]):
+    """A number: ``0.5``, ``12`` or ``1,200``."""
+
+    name = "float"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        try:
+            return float(_ungrouped(value))
+        except ValueError:
+            self.fail(f"{value!r} is no number: write it as 0.5, 1200 or 1,200", param, ctx)
+
+
 class Time(click.ParamType[float]):
     """A time with its unit: ``30ms``, ``1s``, ``10m``; ``0`` needs none."""
 
@@ -43,7 +76,7 @@ class Time(click.ParamType[float]):
         """Seconds."""
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", str(value))
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", _ungrouped(value))
         if found is None:
             if str(value) == "0":
                 return 0.0
@@ -63,7 +96,7 @@ class Scaled(click.ParamType[float]):
         """The number, with the unit multiplied in."""
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", str(value))
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", _ungrouped(value))
         folded = {unit.casefold(): factor for unit, factor in self._units.items()}
         factor = folded.get(found[2].casefold()) if found else None
         if found is None or factor is None:
