@@ -18,6 +18,7 @@ parser.add_argument("--host", required=True)
 parser.add_argument("--port", type=int, required=True)
 parser.add_argument("--exit-after", type=float)
 parser.add_argument("--exit-code", type=int, default=1)
+parser.add_argument("--last-words", default="RuntimeError: the stand-in was told to fail")
 parser.add_argument("--unhealthy-when", type=Path)
 parser.add_argument("--never-healthy", action="store_true")
 parser.add_argument("--child", choices=["same-session", "own-session"])
@@ -37,7 +38,7 @@ if args.ignore_sigterm:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if args.exit_after is not None:
     time.sleep(args.exit_after)
-    print("RuntimeError: the stand-in was told to fail", flush=True)
+    print(args.last_words, flush=True)
     sys.exit(args.exit_code)
 
 

@@ -9,6 +9,9 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from ..api.faults import printable
+from ..control.logs import redact
+
 LIMIT = 16 * 2**20
 """Bytes of the current file; one older file of that size is kept."""
 
@@ -19,6 +22,12 @@ _NOTABLE = re.compile(
     r"|torch\.compile takes .*"
     r"|Traceback \(most recent call last\)|^(?:\([^)]*\) )?(?:ERROR .*)?\b\w*(?:Error|Exception): .*)"
 )
+
+# A line that says why a program ends, and argparse's own, which ends its output: `prog: error: unrecognized …`.
+_FAULT = re.compile(r"^(?:\([^)]*\) )?(?:\S[^:]*: )?error: (.*\S)")
+_WRONG_USAGE = re.compile(r"^(?:\([^)]*\) )?\S[^:]*: error: ")
+_USAGE = re.compile(r"usage:|\s")
+_LONGEST_FAULT = 200
 
 
 class LogFile:
@@ -82,6 +91,31 @@ class LogFile:
     def tail(self, lines: int) -> list[str]:
         """The last lines, oldest first."""
         return list(self._lines)[-lines:]
+
+    def begin(self) -> None:
+        """A process starts: the last lines are those of this one."""
+        self._lines.clear()
+
+    @property
+    def fault(self) -> str:
+        """What the last ``error:`` line of this process says, short and without credentials; empty without one."""
+        for line in reversed(self._lines):
+            if match := _FAULT.match(line):
+                said = printable(redact(match.group(1)))
+                return said if len(said) <= _LONGEST_FAULT else said[: _LONGEST_FAULT - 1] + "…"
+        return ""
+
+    @property
+    def wrong_usage(self) -> bool:
+        """Whether the output of this process ends as argparse ends a program whose arguments are wrong."""
+        return bool(self._lines) and _WRONG_USAGE.match(self._lines[-1]) is not None
+
+    def drop_usage(self) -> None:
+        """Leave argparse's usage, which goes before its error, out of the last lines; the file keeps it."""
+        error = self._lines.pop()
+        while self._lines and _USAGE.match(self._lines[-1]):
+            self._lines.pop()
+        self._lines.append(error)
 
     def close(self) -> None:
         """Close the file; what was written stays."""

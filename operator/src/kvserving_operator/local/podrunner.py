@@ -24,13 +24,15 @@ PENDING, LOADING, RUNNING, SERVING, WAITING, ENDING, ENDED = (
     "Pending", "Loading", "NotReady", "Ready", "Restarting", "Stopping", "Stopped",
 )  # fmt: skip
 TAIL_LINES = 25
+WRONG_USAGE = 2
+"""Exit status of a program that refuses its arguments."""
 
 
 @dataclass(frozen=True)
 class RestartPolicy:
     """Pauses between restarts in seconds, and how many ends before the first readiness make a failure.
 
-    ``attempts`` of None: none do, nor does a slow start; the pod is restarted for ever, as in a cluster.
+    ``attempts`` of None: none do, nor does anything else; the pod is restarted for ever, as in a cluster.
     """
 
     first: float = 1.0
@@ -39,9 +41,12 @@ class RestartPolicy:
     hurry_grace: float = 3.0
     """Seconds between SIGTERM and SIGKILL once the user is in a hurry."""
 
-    def given_up(self, failures: int, too_slow: bool) -> bool:
-        """Whether a pod that was never ready and ended so often has failed for good."""
-        return self.attempts is not None and (too_slow or failures >= self.attempts)
+    def given_up(self, failures: int, *, too_slow: bool, refused: bool) -> bool:
+        """Whether a pod that was never ready and ended so often has failed for good.
+
+        One that ``refused`` its arguments has: it gets the same ones again.
+        """
+        return self.attempts is not None and (too_slow or refused or failures >= self.attempts)
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
@@ -135,8 +140,8 @@ class PodRunner:
     async def run(self) -> None:
         """Keep the pod running until a stop is requested; nothing of it is left when this returns.
 
-        Raises ``PodFailed`` when it ended too often, or took longer than its startup probe
-        allows, before it was ready for the first time.
+        Raises ``PodFailed`` when it ended too often, took longer than its startup probe allows, or
+        refused its arguments, before it was ready for the first time.
         """
         failures = 0
         try:
@@ -147,10 +152,15 @@ class PodRunner:
                     if self._stop.is_set():
                         return
                     failures = 1 if time.monotonic() - started >= self._policy.longest else failures + 1
-                    self._last_exit = reason
+                    by_itself = bool(self.exit_code) and reason == describe_exit(self.exit_code or 0)
+                    fault = self.log.fault if by_itself else ""
+                    refused = by_itself and self.exit_code == WRONG_USAGE and self.log.wrong_usage
+                    if refused:
+                        self.log.drop_usage()
+                    self._last_exit = f"{reason}: {fault}" if fault else reason
                     self.log.note(f"{self.spec.pod.name}: {reason}")
-                    if not self._ever_ready and self._policy.given_up(failures, too_slow):
-                        raise PodFailed(self._failure(reason, failures, too_slow))
+                    if not self._ever_ready and self._policy.given_up(failures, too_slow=too_slow, refused=refused):
+                        raise PodFailed(self._refusal(fault) if refused else self._failure(failures, too_slow))
                     self.restarts += 1
                     self._set(WAITING)
                     await self._pause(self._policy.pause(failures))
@@ -171,6 +181,7 @@ class PodRunner:
         """One life of the process; why it ended, and whether it was too slow to start."""
         self.generation += 1
         self._started = False
+        self.log.begin()
         process = self._process = await Managed.start(self.spec.process, self.log, self.spec.folder)
         self._set(LOADING)
         probing = asyncio.create_task(self._probe(session))
@@ -300,8 +311,15 @@ class PodRunner:
             self._since = time.time()
         self._changed()
 
-    def _failure(self, reason: str, failures: int, too_slow: bool) -> str:
-        pod = self.spec.pod
+    def _failure(self, failures: int, too_slow: bool) -> str:
         what = "was too slow" if too_slow else f"ended {failures} times before it was ready"
+        return f"{self.spec.pod.name} {what}: {self._last_exit}. {self._log_end()}"
+
+    def _refusal(self, fault: str) -> str:
+        pod = self.spec.pod
+        way_out = f" Correct spec.engine.args or spec.{pod.role}.args." if pod.is_engine else ""
+        return f"{pod.name} refuses its arguments: {fault} (exit status {WRONG_USAGE}).{way_out} {self._log_end()}"
+
+    def _log_end(self) -> str:
         tail = "\n".join(f"  | {line}" for line in self.log.tail(TAIL_LINES)) or "  | (no output)"
-        return f"{pod.name} {what}: {reason}. Its last lines:\n{tail}\nThe whole log: {self.log.path}"
+        return f"Its last lines:\n{tail}\nThe whole log: {self.log.path}"
