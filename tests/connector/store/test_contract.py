@@ -160,6 +160,8 @@ def test_examples_name_their_own_kind() -> None:
 
 def test_an_object_can_name_every_kind_but_a_directory() -> None:
     assert set(EXTERNAL) | {"file"} == {scheme for kind in KINDS for scheme in kind.schemes}
+    examples = {kind.schemes[0]: kind.example for kind in KINDS if kind.schemes[0] in EXTERNAL}
+    assert {scheme: EXTERNAL[scheme].example for scheme in examples} == examples
 
 
 def test_an_unknown_scheme_is_answered_with_those_there_are_and_shows_no_password() -> None:

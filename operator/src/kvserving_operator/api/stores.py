@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-EXTERNAL: Mapping[str, int | None] = {
-    "redis": 6379,
-    "rediss": 6379,
-    "valkey": 6379,
-    "valkeys": 6379,
+
+@dataclass(frozen=True)
+class External:
+    """What the operator knows of the addresses with one scheme.
+
+    ``example`` is such an address, for messages. ``port`` is the one of an address that names none; None where no port
+    is usual. A ``folder`` lies in the engines' pods: its address is a path and names no host, and no way out of the
+    pods is opened for it.
+    """
+
+    example: str
+    port: int | None = None
+    folder: bool = False
+
+
+EXTERNAL: Mapping[str, External] = {
+    "redis": External("redis://host:6379", port=6379),
+    "rediss": External("rediss://host:6379", port=6379),
+    "valkey": External("valkey://host:6379", port=6379),
+    "valkeys": External("valkeys://host:6379", port=6379),
 }
-"""By the scheme of its address: the port of an address that names none; None where no port is usual.
-
-The connector has a client for each; a test compares the two lists.
-"""
+"""By the scheme of an address. The connector has a client for each; a test compares the two lists."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ..api.types import quoted
 
@@ -25,12 +25,17 @@ class Address:
     problem: str | None = None
 
 
-def parse(text: str) -> Address:
-    """The parts of ``text``. Never raises; its ``problem`` holds nothing of ``text``, which may be a secret."""
+def parse(text: str, *, folder: bool = False) -> Address:
+    """The parts of ``text``, which names a host, or where ``folder`` says so a path below / and no host.
+
+    Never raises; its ``problem`` holds nothing of ``text``, which may be a secret.
+    """
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")
     except ValueError:
         return Address(problem="has brackets or letters that no host name has")
+    if folder:
+        return _folder(parts)
     try:
         port = parts.port
     except ValueError:
@@ -43,6 +48,14 @@ def parse(text: str) -> Address:
     if ":" in host and ip(host) is None:
         return Address(problem="has brackets around what is no IPv6 address")
     return Address(parts.scheme, parts.netloc, host, port, parts.path)
+
+
+def _folder(parts: SplitResult) -> Address:
+    if parts.netloc:
+        return Address(problem="names a host, and this store is a folder of the engines' pods")
+    if not parts.path.startswith("/") or not parts.path.strip("/"):
+        return Address(problem="names no folder below /")
+    return Address(parts.scheme, path=parts.path)
 
 
 def shown(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..api.faults import Fault
+from ..api.stores import EXTERNAL
 from ..api.v1alpha1 import L2
 from ..api.words import suggestion
 from ..connectors import (
@@ -93,17 +94,20 @@ def _l2(ctx: Context) -> Iterator[Fault]:
         yield Fault("spec.cache.l2.size", message, l2.size)
 
 
-_FORMS = {"s3": "s3://bucket/prefix", "mooncake": "mooncake://host:50051", "external": "redis://host:6379"}
+_FORMS = {"s3": "s3://bucket/prefix", "mooncake": "mooncake://host:50051"}
 
 
 def _addresses(l2: L2) -> Iterator[Fault]:
-    for field, written in (("url", l2.url), ("endpoint", l2.endpoint)):
+    kind = l2_type(l2)
+    store = EXTERNAL.get((l2.url or "").partition("://")[0]) if kind == "external" else None
+    form = store.example if store is not None else _FORMS.get(kind, next(iter(EXTERNAL.values())).example)
+    folder = store is not None and store.folder
+    for field, written, way_out in (("url", l2.url, form), ("endpoint", l2.endpoint, "https://host")):
         # A rule refuses what holds credentials, whatever else is wrong with it.
         if written is None or "@" in written:
             continue
-        if problem := addresses.parse(written).problem:
-            form = "https://host" if field == "endpoint" else _FORMS[l2_type(l2)]
-            yield Fault(f"spec.cache.l2.{field}", f"{addresses.shown(written)} {problem}: write it as {form}")
+        if problem := addresses.parse(written, folder=folder and field == "url").problem:
+            yield Fault(f"spec.cache.l2.{field}", f"{addresses.shown(written)} {problem}: write it as {way_out}")
 
 
 def _two_buckets(ctx: Context) -> Iterator[Fault]:

@@ -16,7 +16,7 @@ from .context import Context
 from .objects import manifest
 
 _NAMESPACE = "kubernetes.io/metadata.name"
-_PORTS = {"https": 443, "http": 80, **EXTERNAL}
+_PORTS = {"https": 443, "http": 80, **{scheme: store.port for scheme, store in EXTERNAL.items()}}
 _OPERATOR = {"app.kubernetes.io/name": "kvserving-operator"}
 # Variables with the addresses of hubs, object stores and proxies that downloads go to in place of the public ones.
 _ENDPOINTS = frozenset(
