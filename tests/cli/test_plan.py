@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.documents.pages import blocks
+from tests.documents.shell import calls
 
 from kvserving_operator import cli
 
@@ -142,6 +144,22 @@ def test_a_folder_with_a_configuration_is_read(tmp_path: Path, capsys: pytest.Ca
     assert inputs["parameters"]["text"] == "8.19 billion"
     assert inputs["parameters"]["source"] == "config.json and weight files here"
     assert (inputs["weights"]["basis"], inputs["weights"]["text"]) == ("given", "16 GB")
+
+
+def test_the_facts_that_the_page_states_are_those_that_an_unknown_model_needs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    [block] = [block for block in blocks(PAGE.read_text()) if "some/model" in block.text]
+    [[_, *words]] = calls(block.text)
+    stated = [word for word in words if "=" in word]
+    assert cli.run(words) == 0
+    assert cli.run([word for word in words if word not in ("--fact", *stated)]) == 1
+    asked = re.findall(r"--fact (\w+)=…", capsys.readouterr().err.partition("error: ")[2])
+    assert sorted(asked) == sorted(fact.partition("=")[0] for fact in stated)
+    for fact in stated:
+        at = words.index(fact)
+        assert cli.run([*words[: at - 1], *words[at + 1 :]]) == 1
+        assert f"state them: --fact {fact.partition('=')[0]}=…\n" in capsys.readouterr().err
 
 
 def test_an_unknown_model_is_sized_by_what_is_stated(capsys: pytest.CaptureFixture[str]) -> None:
