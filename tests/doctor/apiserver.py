@@ -167,6 +167,14 @@ def running(server: Apiserver, folder: Path) -> Iterator[Path]:
         thread.join(30)
 
 
+def leave(kubeconfig: Path) -> None:
+    """Make a cluster that does not answer, and the namespace ``elsewhere``, the current context instead of ``test``."""
+    body = yaml.safe_load(kubeconfig.read_text())
+    body["clusters"].append({"name": "gone", "cluster": {"server": "http://127.0.0.1:9"}})
+    body["contexts"].append({"name": "gone", "context": {"cluster": "gone", "user": "test", "namespace": "elsewhere"}})
+    kubeconfig.write_text(yaml.safe_dump({**body, "current-context": "gone"}))
+
+
 def _kubeconfig(url: str) -> Mapping[str, Any]:
     def named(kind: str, value: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         return [{"name": "test", kind: value}]

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.doctor.apiserver import Apiserver, running, secret
+from tests.doctor.apiserver import Apiserver, leave, running, secret
 from tests.doctor.world import CLASS, SPEC, container, healthy, operator
 from tests.verify.standin import KEY, REVISION, Engine, serving
 
@@ -233,6 +233,22 @@ def test_this_machine_is_looked_at_without_a_cluster(
     assert json.loads(said)["machine"]["system"] == "Linux"
     assert kvserving("doctor") == 1
     assert "this machine  Linux" in capsys.readouterr().out
+
+
+def test_a_context_says_which_cluster_is_looked_at(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
+    leave(Path(os.environ["KUBECONFIG"]))
+    for command in (("doctor", "qwen"), ("status", "qwen"), ("verify", "qwen")):
+        assert kubectl(*command) == 3
+        assert "http://127.0.0.1:9 does not answer" in capsys.readouterr().err
+    for run in (kubectl, kvserving):
+        assert run("doctor", "qwen", "--context", "test", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["object"]["namespace"] == "prod"
+        assert run("doctor", "--context", "test", "-o", "json") == 0
+        assert json.loads(capsys.readouterr().out)["cluster"]["version"] == "v1.35.1"
+    assert kubectl("status", "--context", "test") == 0
+    assert "qwen" in capsys.readouterr().out
+    assert kubectl("verify", "qwen", "--context", "nowhere") == 3
+    assert "nowhere" in capsys.readouterr().err
 
 
 def test_what_ended_engines_left_in_shared_memory_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

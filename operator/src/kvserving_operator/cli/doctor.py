@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..doctor.findings import Finding
     from ..local.state import State
 
+_CLUSTERS = "--namespace, --context and --kubeconfig are for what is in a cluster"
+
 
 @click.command("doctor")
 @click.argument("subject", metavar="[NAME|FILE]", required=False)
@@ -51,18 +53,22 @@ def command(
     """
     import asyncio
 
-    own = ctx.find_root().info_name == "kvserving"
+    own, in_cluster = ctx.find_root().info_name == "kvserving", target != Target()
     if subject is None:
-        on_cluster = whole if whole is not None else not own
+        on_cluster = whole if whole is not None else not own or in_cluster
         if on_cluster:
             return asyncio.run(_cluster(target, output))
+        if in_cluster:
+            raise click.UsageError(f"{_CLUSTERS}: --machine looks at this machine, leave them out", ctx)
         return asyncio.run(_machine(engine_python, router_python, output))
     if whole is not None:
         raise click.UsageError("--cluster and --machine are for calls without an object", ctx)
     if _is_file(subject):
+        if in_cluster:
+            raise click.UsageError(f"{_CLUSTERS}: a FILE says by itself where it goes, leave them out", ctx)
         return _file(subject, site == "local", only, output)
     object_name(ctx, None, subject)
-    if own and target == Target() and (here := _service(subject)) is not None:
+    if own and not in_cluster and (here := _service(subject)) is not None:
         return asyncio.run(_local(here, output))
     return asyncio.run(_live(subject, target, only, output))
 
