@@ -79,6 +79,26 @@ def test_json_has_the_inputs_the_lines_and_the_object(capsys: pytest.CaptureFixt
     assert {entry["basis"] for entry in told["inputs"]} == {"specified", "assumed"}
 
 
+def test_the_type_of_the_cache_is_in_the_arithmetic_and_in_the_object(capsys: pytest.CaptureFixture[str]) -> None:
+    for written, each in (("bfloat16", 147_456), ("fp8", 73_728)):
+        assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, "--kv-dtype", written, "-o", "json") == 0
+        told = json.loads(capsys.readouterr().out)
+        assert {line["name"]: line["value"] for line in told["lines"]}["KV of a token"] == each
+        assert told["object"]["spec"]["engine"]["kv"] == {"dtype": written}
+
+
+def test_tokens_that_an_engine_logged_replace_those_of_the_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
+    logged = ("--kv-tokens", "50000")
+    assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, "--tensor", "1", *logged, "-o", "json") == 0
+    told = json.loads(capsys.readouterr().out)
+    values = {line["name"]: line["value"] for line in told["lines"]}
+    assert (values["prefill: tokens that fit"], values["decode: tokens that fit"]) == (50_000, 50_000)
+    (entry,) = (entry for entry in told["inputs"] if entry["name"] == "tokens that fit")
+    assert (entry["text"], entry["basis"], entry["source"]) == ("50,000", "given", "--kv-tokens")
+    assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, *logged) == 1
+    assert "error: --kv-tokens: holds for the tensor parallel size that it was measured" in capsys.readouterr().err
+
+
 def test_figures_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, "--no-arithmetic") == 0
     told = capsys.readouterr().out

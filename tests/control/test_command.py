@@ -57,6 +57,7 @@ def test_options_come_from_the_environment_as_well(configured: list[Config]) -> 
         (("--namespace=*",), "leave the option out to serve all"),
         (("--own-namespace=A_b",), "'A_b' is no name of a namespace"),
         (("--kubeconfig=/nowhere/at/all",), "does not exist"),
+        (("--log-format=xml",), "'xml' is not one of 'json', 'text'"),
     ],
 )
 def test_wrong_usage_is_told_with_status_2(configured: list[Config], arguments: tuple[str, ...], told: str) -> None:
@@ -64,6 +65,12 @@ def test_wrong_usage_is_told_with_status_2(configured: list[Config], arguments: 
     assert result.exit_code == 2
     assert told in result.output
     assert configured == []
+
+
+def test_log_lines_are_json_unless_text_is_asked_for(configured: list[Config]) -> None:
+    for arguments in ((), ("--log-format=text",), ("--log-format=json",)):
+        assert invoke(*arguments).exit_code == 0
+    assert [config.log_format for config in configured] == ["json", "text", "json"]
 
 
 def test_help_names_every_exit_status() -> None:
