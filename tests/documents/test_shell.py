@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tests.documents.marks import COMMANDS
+from tests.documents.pages import PAGES, blocks, shown
 from tests.documents.shell import Command, calls, commands, unlike
 
 
@@ -64,3 +68,21 @@ def test_output_is_compared_in_order_but_for_numbers_and_spaces() -> None:
     assert unlike(("tiny   1s", "...", "ok 5 of 5 tokens, 2.5 s"), printed) is None
     assert unlike(("other", "NAME AGE"), printed) == "NAME AGE"
     assert unlike(("ok 5 of 5 tokens, many s",), printed) == "ok 5 of 5 tokens, many s"
+
+
+def repeated(text: str) -> list[str]:
+    """Return the commands that stand in a block more than once, comments behind them aside."""
+    found = [" ".join(line.partition(" #")[0].split()) for line in (command.text for command in commands(text))]
+    return sorted({command for command in found if found.count(command) > 1})
+
+
+def test_a_command_that_stands_twice_is_found() -> None:
+    assert repeated("make demo  # here\nmake test\nmake demo    # and there\n") == ["make demo"]
+    assert repeated("$ true\nout\n$ true\nout\n") == ["true"]
+    assert repeated("make demo\nmake demo KEEP=1\n# make demo\n") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_no_command_stands_twice_in_a_block(page: Path) -> None:
+    found = [block for block in blocks(page.read_text()) if block.language in COMMANDS]
+    assert [(block.line, command) for block in found for command in repeated(block.text)] == []
