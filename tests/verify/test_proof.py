@@ -188,6 +188,11 @@ def test_a_pair_that_proves_nothing_says_why(evidence: PairEvidence, cause: Caus
     assert verdict.to_json()["reason"] == cause.reason.value
 
 
+@pytest.mark.parametrize(("tokens", "covered"), [(1024, True), (1023, True), (1022, False)])
+def test_the_last_token_alone_may_be_missing(tokens: int, covered: bool) -> None:
+    assert judge_pair(replace(PROVED, delivery=delivery(external_tokens=tokens))).ok is covered
+
+
 def test_tokens_that_decode_had_itself_need_no_transfer() -> None:
     assert judge_pair(replace(PROVED, delivery=delivery(external_tokens=1007, local_tokens=16))).ok
 

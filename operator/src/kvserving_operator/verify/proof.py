@@ -298,7 +298,7 @@ def _refusal(who: str, receipt: Receipt) -> Verdict:
 
 
 def _coverage(who: str, receipt: Receipt) -> Verdict | None:
-    """A transfer covers the prompt but for its last token, which decode always computes."""
+    """A transfer covers the prompt but for its last token, which decode always computes, and what decode had itself."""
     wanted = receipt.prompt_tokens - 1 - receipt.local_tokens
     if receipt.prompt_tokens > 1 and receipt.external_tokens == 0:
         return Verdict(f"{who} computed all {receipt.prompt_tokens} prompt tokens again", Cause.RECOMPUTED, receipt)
