@@ -135,7 +135,7 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## pure code and the executor, four minutes
+test-unit: $(VENV)/.dev ## pure code and the executor, five minutes
 	$(BIN)/pytest $(PARALLEL) tests --ignore tests/connector --ignore tests/chart
 
 .PHONY: test-connector
