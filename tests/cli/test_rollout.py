@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.cli.rollouts import Body, config_map, failed, revision, rolling, served, spec, unreadable
-from tests.doctor.apiserver import Apiserver, running
+from tests.doctor.apiserver import Apiserver, leave, running
 
 from kvserving_operator import cli
 from kvserving_operator.cli import rollout
@@ -296,6 +297,18 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are_and_a_service_of_t
     folder.mkdir(parents=True)
     (folder / "state.json").write_text("{}")
     assert "the service nobody on this machine has no rollouts" in ask("status", "nobody").err
+
+
+@pytest.mark.parametrize("command", ["status", "history", "undo"])
+def test_a_context_names_the_cluster_and_the_namespace(command: str, cluster: Cluster, ask: Ask) -> None:
+    leave(Path(os.environ["KUBECONFIG"]))
+    answer = ask(command, "qwen")
+    assert (answer.status, cluster.writes) == (3, [])
+    assert "http://127.0.0.1:9 does not answer" in answer.err
+    assert ask(command, "qwen", "--context", "test").status == 0
+    answer = ask(command, "qwen", "--context", "nowhere")
+    assert answer.status == 3
+    assert "nowhere" in answer.err
 
 
 def test_rights_to_read_are_named(cluster: Cluster, ask: Ask) -> None:
