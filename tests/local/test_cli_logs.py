@@ -14,14 +14,16 @@ from kvserving_operator.local.state import ServiceDir
 from .machine import Machine
 
 
-@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["default", "ignored"])
-def test_logs_follow_what_is_written(machine: Machine, inherited: signal.Handlers) -> None:
+@pytest.mark.parametrize(
+    ("option", "inherited"), [("--follow", signal.SIG_DFL), ("-f", signal.SIG_IGN)], ids=["default", "ignored"]
+)
+def test_logs_follow_what_is_written(machine: Machine, option: str, inherited: signal.Handlers) -> None:
     folder = machine.folder / "state/svc/logs"
     folder.mkdir(parents=True)
     log = folder / "svc-decode-0.log"
     log.write_text("old\n")
     process = subprocess.Popen(
-        machine.command("logs", "svc", "-f", "--tail", "1"),
+        machine.command("logs", "svc", option, "--tail", "1"),
         env=machine.env,
         stdout=subprocess.PIPE,
         text=True,
