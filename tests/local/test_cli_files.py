@@ -57,10 +57,15 @@ def test_a_path_that_only_this_machine_can_resolve_is_valid_and_told(machine: Ma
     file.write_text(text)
     done = machine("validate", str(file))
     assert done.returncode == 0
-    assert "spec.model.uri: relative to this machine: `kvserving up` takes it" in done.stdout
-    assert done.stderr == machine("render", "--site", "local", str(file)).stderr.partition("notice: Secret")[0].replace(
-        "notice: ", f"notice: {file}: "
-    )
+    assert done.stdout == f"{file}: valid\n"
+    relative = "spec.model.uri: relative to this machine: `kvserving up` takes it, `kubectl apply` does not"
+    first, *planned = done.stderr.splitlines()
+    assert first == f"notice: {file}: {relative}"
+    rendered = machine("render", "--site", "local", str(file)).stderr.partition("notice: Secret")[0]
+    assert [line.replace(f"{file}: ", "") for line in planned] == rendered.splitlines()
+    [answer] = json.loads(machine("validate", "-o", "json", str(file)).stdout)
+    assert answer["valid"]
+    assert f"{answer['notices'][0]['path']}: {answer['notices'][0]['message']}" == relative
 
 
 def test_validate_shows_the_notices_of_the_plan_and_stays_valid(machine: Machine) -> None:

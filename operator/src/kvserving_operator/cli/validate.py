@@ -31,40 +31,42 @@ def command(files: tuple[str, ...], output: str) -> int:
                 "faults": [{"path": f.path, "message": f.message, "value": f.value} for f in faults],
                 "notices": [{"reason": n.reason, "path": n.path, "message": n.message} for n in notices],
             }
-            for file, faults, _, notices in results
+            for file, faults, notices in results
         ]
         click.echo(json.dumps(answer, indent=2))
     else:
-        for file, faults, resolved, notices in results:
+        for file, faults, notices in results:
             for line in source.lines(file, faults):
                 click.echo(line)
             if not faults:
                 click.echo(f"{source.shown(file)}: valid")
-                for path in resolved:
-                    where = f"{source.shown(file)}: {path}"
-                    click.echo(f"{where}: relative to this machine: `kvserving up` takes it, `kubectl apply` does not")
                 for notice in notices:
                     click.echo(f"notice: {source.shown(file)}: {notice}", err=True)
-    return 1 if any(faults for _, faults, _, _ in results) else 0
+    return 1 if any(faults for _, faults, _ in results) else 0
 
 
-def _checked(file: str) -> tuple[list[Fault], tuple[str, ...], tuple[Notice, ...]]:
-    """Faults of the file, fields that only this machine can resolve, and notices of a plan without faults.
+def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
+    """Faults of the file, and notices of one without faults: of its plan, and of what only this machine can use.
 
-    An object with such fields is planned for this machine, others for the cluster.
+    An object with fields that only this machine can resolve is planned for it, others for the cluster.
     """
     from ..local import model_config
     from ..plan import CLUSTER, Observed, Site, check, plan
+    from ..plan.types import Notice
+    from ..reasons import Reason
     from . import files as source
 
     reading = source.inspect(file)
     faults = list(reading.faults)
     if reading.serving is None:
-        return faults, reading.resolved, ()
+        return faults, ()
     site, observed = CLUSTER, Observed()
     if reading.resolved:
         site, observed = Site("local"), Observed(facts=model_config.facts(reading.serving.spec.model))
     known = {(f.path, f.message) for f in faults}
     faults += [f for f in check(reading.serving, site=site, observed=observed) if (f.path, f.message) not in known]
-    notices = () if faults else plan(reading.serving, site=site, observed=observed).notices
-    return faults, reading.resolved, notices
+    if faults:
+        return faults, ()
+    message = "relative to this machine: `kvserving up` takes it, `kubectl apply` does not"
+    relative = (Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
+    return faults, (*relative, *plan(reading.serving, site=site, observed=observed).notices)
