@@ -98,7 +98,7 @@ def test_a_ratio_without_quotes_is_text() -> None:
         ("- a\n", "a list"),
         ("just text", "a single value"),
         ("{}", "kind: is missing"),
-        ("kind: Deployment\napiVersion: apps/v1", "'Deployment' is not KVServing"),
+        ("kind: Deployment\napiVersion: kvserving.dev/v1alpha1", "'Deployment' is not KVServing"),
         ("kind: KVserving\napiVersion: kvserving.dev/v1alpha1", "did you mean KVServing?"),
         ("kind: KVServing\napiVersion: example.org/v1\nspec: {}", "'example.org/v1' is not kvserving.dev/v1alpha1"),
         ("a: \x07", "a character is not allowed"),
@@ -120,6 +120,21 @@ def test_a_ratio_without_quotes_is_text() -> None:
 def test_what_is_no_kvserving_is_refused_with_one_clear_fault(text: str, words: str) -> None:
     (fault,) = faults(text)
     assert words in fault
+
+
+@pytest.mark.parametrize(
+    ("api", "words"),
+    [
+        ("apiVersion: apps/v1", "'apps/v1' is not kvserving.dev/v1alpha1: another product's object"),
+        ("apiVersion: kvserving.dev/v9", "'kvserving.dev/v9' is not kvserving.dev/v1alpha1"),
+        ("spec: {}", "is missing: write apiVersion: kvserving.dev/v1alpha1"),
+    ],
+)
+def test_of_a_wrong_kind_the_version_is_told_too(api: str, words: str) -> None:
+    assert faults(f"kind: Deployment\n{api}") == [
+        "kind: 'Deployment' is not KVServing; known here: KVServing",
+        f"apiVersion: {words}",
+    ]
 
 
 def test_aliases_that_multiply_are_refused() -> None:

@@ -122,11 +122,17 @@ def _refuse_other_kinds(value: Any) -> None:
         raise InvalidSpec([Fault("kind", message)])
     if kind is not None and kind != KIND:
         hint = suggestion(kind, (KIND,)) if isinstance(kind, str) else ""
-        raise InvalidSpec([Fault("kind", f"{str(kind)[:60]!r} is not {KIND}{hint}", str(kind)[:60])])
+        fault = Fault("kind", f"{str(kind)[:60]!r} is not {KIND}{hint}", str(kind)[:60])
+        raise InvalidSpec([fault, *(_group_faults(value) or _version_faults(value))])
+    if other := _group_faults(value):
+        raise InvalidSpec(other)
+
+
+def _group_faults(value: Mapping[str, Any]) -> tuple[Fault, ...]:
     api = value.get("apiVersion")
-    if isinstance(api, str) and api.split("/")[0] != GROUP:
-        message = f"{api[:60]!r} is not {API_VERSION}: another product's object"
-        raise InvalidSpec([Fault("apiVersion", message, api[:60])])
+    if not isinstance(api, str) or api.split("/")[0] == GROUP:
+        return ()
+    return (Fault("apiVersion", f"{api[:60]!r} is not {API_VERSION}: another product's object", api[:60]),)
 
 
 def _version_faults(value: Mapping[str, Any]) -> tuple[Fault, ...]:
