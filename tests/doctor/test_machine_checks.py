@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvserving_operator import __version__
-from kvserving_operator.doctor import checks
+from kvserving_operator.doctor import checks, report
 from kvserving_operator.doctor.facts_machine import (
     Device,
     Driver,
@@ -202,3 +204,21 @@ def test_what_a_cpu_laptop_has_is_enough() -> None:
     laptop = {"devices": (), "links": (), "driver": Driver(), "topology": Topology(),
               "engine": engine(vllm="0.32.0", device="cpu")}  # fmt: skip
     assert of_machine(**laptop) == {}
+
+
+@pytest.mark.parametrize("count", [1, 123])
+def test_left_shared_memory_is_removed_by_the_command_that_is_told(tmp_path: Path, count: int) -> None:
+    names = [f"psm_{number:08x}" for number in range(count - 1)] + ["vllm_offload_$(touch bad) 'x'"]
+    for name in ("psm_in_use", *names):
+        (tmp_path / name).touch()
+    stale = {str(tmp_path / name): 4096 for name in names}
+    (finding,) = (f for f in checks.of_machine(replace(MACHINE, stale=stale)) if f.check == "shm-leftovers")
+    command = finding.fix.partition("`")[2].removesuffix("`")
+    subprocess.run(["bash", "-c", command], check=True, cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["psm_in_use"]
+
+
+def test_the_names_of_a_command_stay_in_one_line() -> None:
+    stale = {f"/dev/shm/psm_{number:08x}": 4096 for number in range(123)}
+    lines = list(report.told(checks.of_machine(replace(MACHINE, stale=stale))))
+    assert f"/dev/shm/{{{','.join(f'psm_{number:08x}' for number in range(123))}}}`" in [line.strip() for line in lines]

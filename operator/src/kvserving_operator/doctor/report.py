@@ -75,7 +75,12 @@ def told(found: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.severity.upper():<8} {shown(finding.where)}  ({finding.check})"
         for word, text in (("", finding.what), ("why: ", finding.why), ("fix: ", finding.fix)):
             yield from textwrap.wrap(
-                word + shown(text), _WIDTH, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False
+                word + shown(text),
+                _WIDTH,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+                break_long_words=False,
             )
     counts = [(severity, sum(f.severity is severity for f in found)) for severity in Severity]
     words = [f"{count} {severity.value}{'s' if count > 1 and severity is not Severity.INFO else ''}"

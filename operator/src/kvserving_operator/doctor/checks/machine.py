@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
+from pathlib import PurePosixPath
 
 from ...memory import SHM_MARGIN_BYTES, size
 from ..facts_machine import MachineFacts
@@ -75,8 +77,8 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             _SHM,
             f"{len(facts.stale)} files of ended engines hold {size(held)}, and no process of yours uses them",
             why="they take memory until the machine restarts",
-            fix="remove them, unless engines of other users or containers use them: "
-            f"{', '.join(sorted(facts.stale)[:4])}{' …' if len(facts.stale) > 4 else ''}",
+            fix="unless engines of other users or containers use them, remove exactly these: "
+            f"`{_removal(facts.stale)}`",
         )
     if facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
         yield warning(
@@ -86,6 +88,16 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             why="logs and filesystem stores end when it is full",
             fix="free some, or name another folder by KVSERVING_STATE_DIR",
         )
+
+
+def _removal(paths: Iterable[str]) -> str:
+    """The command that removes the files of one folder, without a space between their names, at which a line breaks."""
+    first, *others = sorted(paths)
+    if not others:
+        return f"rm -f {shlex.quote(first)}"
+    folder = PurePosixPath(first).parent
+    names = (shlex.quote(PurePosixPath(path).name) for path in (first, *others))
+    return f"rm -f {folder}/{{{','.join(names)}}}"
 
 
 def _limits(facts: MachineFacts) -> Iterator[Finding]:
