@@ -56,6 +56,18 @@ def test_a_receipt_that_covers_the_prompt_and_moved_counters_are_proof() -> None
 
 
 @pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (1.23056, "4.19 MB in 1.23 s, 3.41 MB/s"),
+        (0.0999, "4.19 MB in 0.0999 s, 41.99 MB/s"),
+        (0.01, "4.19 MB in 0.0100 s, 0.42 GB/s"),
+    ],
+)
+def test_a_slow_transfer_is_told_in_units_that_show_it(seconds: float, shown: str) -> None:
+    assert f", {shown}, nixl/UCX" in judge_pair(replace(PROVED, delivery=delivery(seconds=seconds))).sentence
+
+
+@pytest.mark.parametrize(
     ("evidence", "cause", "words"),
     [
         pytest.param(

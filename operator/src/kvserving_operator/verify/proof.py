@@ -20,6 +20,8 @@ from .mark import Signature
 T = TypeVar("T")
 
 RECEIPT_FIELD = "kvserving_receipt"
+_LONG = 0.1
+"""Seconds from which on ten thousandths of one say nothing."""
 
 
 class Cause(StrEnum):
@@ -312,10 +314,10 @@ def _coverage(who: str, receipt: Receipt) -> Verdict | None:
 
 
 def _proved(receipt: Receipt) -> Verdict:
-    rate = f", {receipt.bytes / receipt.seconds / 1e9:.2f} GB/s" if receipt.seconds > 0 else ""
+    rate = f", {_rate(receipt.bytes / receipt.seconds)}" if receipt.seconds > 0 else ""
     return Verdict(
         f"{receipt.external_tokens} of {receipt.prompt_tokens} prompt tokens, {_size(receipt.bytes)} in "
-        f"{receipt.seconds:.4f} s{rate}, {receipt.transport}",
+        f"{receipt.seconds:.{4 if receipt.seconds < _LONG else 2}f} s{rate}, {receipt.transport}",
         receipt=receipt,
     )
 
@@ -323,6 +325,10 @@ def _proved(receipt: Receipt) -> Verdict:
 def _failed(failure: Failure) -> Verdict:
     causes = {"unreachable": Cause.UNREACHABLE, "timeout": Cause.HUNG, "status": Cause.REQUEST_FAILED}
     return Verdict(failure.message, causes[failure.kind])
+
+
+def _rate(bytes_per_second: float) -> str:
+    return f"{bytes_per_second / 1e9:.2f} GB/s" if bytes_per_second >= 1e8 else f"{bytes_per_second / 1e6:.2f} MB/s"
 
 
 def _size(size: int) -> str:
