@@ -151,7 +151,7 @@ def test_an_engine_that_does_not_listen_is_named() -> None:
 
     found = asyncio.run(main())
     assert found.reason == "EngineUnreachable"
-    assert f"prefill p-9 at http://127.0.0.1:{port} cannot be reached" in found.message
+    assert f"prefill p-9 at http://127.0.0.1:{port} cannot be reached: Connection refused" in found.message
 
 
 def test_a_service_without_prefill_has_nothing_to_transfer() -> None:

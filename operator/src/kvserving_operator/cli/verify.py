@@ -18,13 +18,18 @@ def command(name: str) -> int:
     import asyncio
 
     from ..local import client
-    from ..local.errors import NoSuchService
+    from ..local.errors import LocalError, NoSuchService
+    from ..local.state import STARTING, STOPPING
     from ..local.verifier import verify
+    from .view import waited_for
 
     try:
         state = client.running(name)
     except NoSuchService as missing:
         raise NoSuchService(f"{missing}. `kubectl kvserving verify {name}` proves an object of a cluster") from None
+    if state.phase in (STARTING, STOPPING):
+        awaited = waited_for(state) or "the verification"
+        raise LocalError(f"{name} is {state.phase}, so nothing can be verified now: waiting for {awaited}")
     outcome = asyncio.run(verify(state))
     if outcome.ok != bool(state.verification and state.verification["ok"]):
         client.check_again(state)

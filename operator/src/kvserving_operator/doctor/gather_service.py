@@ -9,6 +9,7 @@ import aiohttp
 
 from ..local.launchers import inspect
 from ..local.state import PodState, State
+from ..verify.legs import connection_failure
 from .facts import Engine, Process, Series, ServiceFacts, Unread
 
 _SECONDS = 10.0
@@ -30,7 +31,7 @@ async def of_service(state: State) -> ServiceFacts:
                 async with session.get(f"{url}/version") as answer:
                     version = json.loads(await answer.text()).get("version") if answer.status == 200 else None
             except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-                reason = f"the counters cannot be read: {error or type(error).__name__}"
+                reason = f"the counters cannot be read: {connection_failure(error)}"
                 missed.append(Unread(pod.name, reason, f"`kvserving status {state.name}` shows whether it runs"))
                 return
             engines[pod.name] = Engine(version, series)

@@ -9,6 +9,7 @@ from typing import Any
 
 import aiohttp
 
+from ..verify.legs import connection_failure
 from .errors import ManifestFault
 
 
@@ -89,7 +90,7 @@ async def _http(session: aiohttp.ClientSession, url: str, headers: Mapping[str, 
     except TimeoutError:
         return f"no answer within {timeout:g} s"
     except (aiohttp.ClientError, OSError) as error:
-        return str(error) or type(error).__name__
+        return connection_failure(error)
 
 
 async def _exec(argv: tuple[str, ...], env: Mapping[str, str], timeout: float) -> str | None:

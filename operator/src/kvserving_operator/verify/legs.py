@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -167,11 +168,19 @@ class Caller:
         except TimeoutError:
             return Failure("timeout", f"{who} did not answer {path} within {self._timeout:g} s")
         except aiohttp.ClientError as error:
-            return Failure("unreachable", f"{who} at {endpoint.url} cannot be reached: {error or type(error).__name__}")
+            return Failure("unreachable", f"{who} at {endpoint.url} cannot be reached: {connection_failure(error)}")
         except _UNEXPECTED as error:
             return Failure(
                 "status", f"{who} answered {path} with something else than expected ({type(error).__name__})"
             )
+
+
+def connection_failure(error: Exception) -> str:
+    """What a failed connection says, without the address and the settings of TLS that aiohttp repeats."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
+    if cause is not None and (number := cause.errno) and number > 0:
+        return os.strerror(number)
+    return str(cause or error) or type(error).__name__
 
 
 def _answer(endpoint: Endpoint, text: str, seconds: float) -> Answer | Failure:
