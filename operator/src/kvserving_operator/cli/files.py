@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -40,7 +41,15 @@ def inspect(file: str) -> load.Reading:
     """Object and faults of ``file``; ``file:`` URIs are relative to its folder, or to the current one for ``-``."""
     if file == "-":
         return _standard_input()
-    return load.inspect_file(Path(file), strict=True)
+    reading = load.inspect_file(Path(file), strict=True)
+    if _is_name(file) and not Path(file).exists():
+        hint = (
+            f"the command takes the file of an object, such as {file}.yaml; `kvserving status {file}` shows the service"
+        )
+        return load.Reading(
+            None, tuple(replace(f, message=f"{f.message}: {hint} of that name") for f in reading.faults)
+        )
+    return reading
 
 
 def _standard_input() -> load.Reading:
@@ -62,6 +71,8 @@ def shown(file: str) -> str:
 
 def service_name(name_or_file: str) -> str:
     """Name of a service from its name or from the file that was brought up."""
-    if name_or_file == "-" or "/" in name_or_file or name_or_file.endswith((".yaml", ".yml", ".json")):
-        return read(name_or_file).metadata.name
-    return name_or_file
+    return name_or_file if _is_name(name_or_file) else read(name_or_file).metadata.name
+
+
+def _is_name(name_or_file: str) -> bool:
+    return not (name_or_file == "-" or "/" in name_or_file or name_or_file.endswith((".yaml", ".yml", ".json")))

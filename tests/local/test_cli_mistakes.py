@@ -1,0 +1,52 @@
+"""What commands say to those who took one thing for another."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kvserving_operator import cli
+from kvserving_operator.local import procfs
+from kvserving_operator.local.state import STARTING, STOPPING, PodState, ServiceDir, State
+
+
+@pytest.mark.parametrize("command", ["up", "render", "validate"])
+def test_a_name_in_place_of_a_file_is_told_what_is_taken_and_which_command_shows_the_service(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([command, "laptop"]) == 1
+    said = capsys.readouterr()
+    assert (said.out + said.err).removeprefix("error: ") == (
+        "laptop: cannot be read: No such file or directory: the command takes the file of an object, such as "
+        "laptop.yaml; `kvserving status laptop` shows the service of that name\n"
+    )
+    assert cli.run([command, "laptop.yaml"]) == 1
+    said = capsys.readouterr()
+    assert (said.out + said.err).endswith("laptop.yaml: cannot be read: No such file or directory\n")
+
+
+@pytest.mark.parametrize(
+    ("phase", "of_pod", "awaited"),
+    [
+        (STARTING, "Loading", "svc-decode-0 (Loading)"),
+        (STOPPING, "Stopping", "svc-prefill-0 (Ready), svc-decode-0 (Stopping)"),
+    ],
+)
+def test_a_service_that_does_not_serve_yet_or_any_more_is_not_verified(
+    phase: str, of_pod: str, awaited: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = (
+        PodState("svc-prefill-0", "prefill", "127.1.2.3", 8000, pid=os.getpid(), ready=True, phase="Ready"),
+        PodState("svc-decode-0", "decode", "127.1.2.4", 8000, pid=os.getpid(), phase=of_pod),
+    )
+    me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+    directory = ServiceDir("svc")
+    directory.create()
+    directory.write(State("svc", "r", phase, {"url": None}, "python", "tiny", pods, me, updated=4e9))
+    assert cli.run(["verify", "svc"]) == 1
+    assert capsys.readouterr().err == (
+        f"error: svc is {phase}, so nothing can be verified now: waiting for {awaited}\n"
+    )
