@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,11 +23,16 @@ from vllm.v1.kv_offload.base import Locality, LookupResult
 from vllm.v1.kv_offload.config import OffloadingModelConfig, OffloadingParallelConfig
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
+from kvserving_connector.store import open as stores
+from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason
-from kvserving_connector.store.inventory import holdings
+from kvserving_connector.store.inventory import ListedStore, holdings
+from kvserving_connector.store.open import Kind
 from kvserving_connector.store.tally import Event
+from kvserving_connector.store.valkey import ValkeyStore
 from kvserving_connector.vllm import prober
 from kvserving_connector.vllm.identity import store_identity, weights_of
+from kvserving_connector.vllm.tier import SharedStoreTier
 
 Start = Callable[..., Server]
 CROSSINGS = {
@@ -317,3 +322,16 @@ def test_an_engine_that_only_stores_says_what_its_namespace_is_for(tmp_path: Pat
         [holding] = holdings(it.tier._client, time.monotonic() + 10)
         assert holding.about is not None
         assert holding.about["model"] == "org/model"
+
+
+@pytest.mark.skipif(not hasattr(SharedStoreTier, "cache_hit_source"), reason="vLLM names sources since 0.32")
+@pytest.mark.parametrize(("is_folder", "source"), [(True, "disk"), (False, "external_unspecified")])
+def test_hits_of_any_store_in_a_folder_are_those_of_a_disk(
+    is_folder: bool, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_other(_urls: Sequence[str], _max_bytes: int | None, credentials: Credentials) -> ListedStore:
+        return ValkeyStore([Address("127.0.0.1", 1)], credentials)
+
+    monkeypatch.setattr(stores, "KINDS", (Kind(("other",), "other:///path", open_other, folder=is_folder),))
+    with engine("other:///path") as one:
+        assert one.tier.cache_hit_source.value == source

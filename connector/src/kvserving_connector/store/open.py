@@ -20,16 +20,18 @@ class Kind:
 
     ``open`` takes one address or more, the bound in bytes (None: the kind's own) and the credentials; it connects
     nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses that do not go together.
+    The addresses of a ``folder`` are paths without a host, which the engines mount: its objects come from a disk.
     """
 
     schemes: tuple[str, ...]
     example: str
     open: Callable[[Sequence[str], int | None, Credentials], ListedStore]
+    folder: bool = False
 
 
 KINDS = (
     Kind(SERVER_SCHEMES, "redis://host:6379", open_servers),
-    Kind(("file",), "file:///path", open_folder),
+    Kind(("file",), "file:///path", open_folder, folder=True),
 )
 
 
@@ -39,15 +41,22 @@ def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credenti
     ``max_bytes`` bounds a directory; servers bound themselves. Connects nothing and touches no file.
     Raises ValueError naming the field for addresses that cannot be understood or do not go together.
     """
+    kind = kind_of(urls)
+    if max_bytes is not None and max_bytes <= 0:
+        way_out = f"leave it out for the bound that a {kind.schemes[0]}:// store has by itself"
+        raise ValueError(f"max_bytes: {max_bytes} must be a number of bytes above 0; {way_out}")
+    return kind.open(urls, max_bytes, credentials)
+
+
+def kind_of(urls: Sequence[str]) -> Kind:
+    """Return the kind of store that all of ``urls`` name. Raises ValueError where there is none."""
     if not urls:
         raise ValueError(f"urls: a store needs at least one address; write {_examples()}")
-    if max_bytes is not None and max_bytes <= 0:
-        raise ValueError(f"max_bytes: {max_bytes} must be a number of bytes above 0; leave it out for 85 % of the disk")
     kind, *others = dict.fromkeys(map(_kind, urls))
     if others:
         schemes = " and ".join(each.schemes[0] for each in (kind, *others))
         raise ValueError(f"urls: {schemes} are different kinds of store; give addresses of one kind")
-    return kind.open(urls, max_bytes, credentials)
+    return kind
 
 
 def _kind(url: str) -> Kind:

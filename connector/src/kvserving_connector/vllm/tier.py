@@ -32,10 +32,9 @@ from kvserving_connector.settings import logger
 from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.announcement import Announcement
 from kvserving_connector.store.client import Reason, StoreClient
-from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.gate import FIRST_PAUSE, LATE_SECONDS, Gate
 from kvserving_connector.store.namespace import Namespace, minor
-from kvserving_connector.store.open import open_store
+from kvserving_connector.store.open import kind_of, open_store
 from kvserving_connector.store.tally import Event, Tally
 from kvserving_connector.store.transfers import Finished, Item, Transfers
 from kvserving_connector.vllm import prober
@@ -107,7 +106,7 @@ class SharedStoreTier(SecondaryTierManager):  # type: ignore[misc]
         client = open_store(urls, max_bytes, Credentials.from_environment())
         self._client: StoreClient = client
         source = getattr(type(self), "cache_hit_source", None)
-        if source is not None and not isinstance(client, FileStore):
+        if source is not None and not kind_of(urls).folder:
             # By its medium vLLM takes the tier for a disk; a server's hits have no name of their own (0.32 and newer).
             self.cache_hit_source = type(source)("external_unspecified")
         announcement = Announcement(client, lambda: self._namespace[0])
