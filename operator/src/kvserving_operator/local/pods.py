@@ -91,7 +91,7 @@ class LocalPod:
 def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tuple[list[LocalPod], list[str]]:
     """Pods of the plan's workloads in start order, and what is different from a cluster, in sentences.
 
-    ``routers_asked`` is whether the user, not a default, set the number of routers.
+    ``routers_asked`` is whether the user set the number of routers: of a default no notice is given.
     Raises ``ManifestFault`` for a workload that one machine cannot run.
     """
     pods: list[LocalPod] = []
@@ -120,8 +120,8 @@ def _copies(manifest: Manifest, role: str, notices: list[str], routers_asked: bo
     template = spec["template"]
     replicas = int(1 if spec.get("replicas") is None else spec["replicas"])
     if role == "router" and replicas > 1:
-        what = "spec.router.replicas" if routers_asked else "the default of spec.router.replicas"
-        notices.append(f"{what} is {replicas}: on one machine one router runs")
+        if routers_asked:
+            notices.append(f"spec.router.replicas is {replicas}: on one machine one router runs")
         replicas = 1
     containers = template["spec"]["containers"]
     main = [c for c in containers if c["name"] in MAIN_CONTAINERS]
