@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,26 @@ def test_a_name_in_place_of_a_file_is_told_what_is_taken_and_which_command_shows
     assert cli.run([command, "laptop.yaml"]) == 1
     said = capsys.readouterr()
     assert (said.out + said.err).endswith("laptop.yaml: cannot be read: No such file or directory\n")
+
+
+def test_logs_of_a_service_that_does_not_run_are_said_to_be_of_an_earlier_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    directory = ServiceDir("svc")
+    directory.create()
+    log = directory.logs / "svc-decode-0.log"
+    log.write_text("line\n")
+    ended = time.time() - 600
+    os.utime(log, (ended, ended))
+    assert cli.run(["logs", "svc"]) == 0
+    said = capsys.readouterr()
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended))
+    assert said.out == "line\n"
+    assert said.err == f"svc does not run: this is of an earlier run, which ended at {when}, 10 min ago\n"
+    me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+    directory.write(State("svc", "r", STARTING, {"url": None}, "python", "tiny", (), me))
+    assert cli.run(["logs", "svc"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

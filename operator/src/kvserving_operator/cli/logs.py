@@ -22,10 +22,12 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
 
     require_linux()
     import signal
+    import time
 
     from ..local import follow as following
     from ..local.errors import LocalError, there_are
     from ..local.state import ServiceDir, logged
+    from .summary import moment
 
     logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
     if not logs:
@@ -39,6 +41,10 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
             f"{name} has no log of {pod}; there are: "
             + "; ".join(f"{what} {', '.join(names)}" for what, names in there if names)
         )
+    state = ServiceDir(name).read()
+    if state is None or not state.supervised:
+        ended = moment(max(path.stat().st_mtime for path in logs.values()), time.time())
+        click.echo(f"{name} does not run: this is of an earlier run, which ended at {ended}", err=True)
     if follow:
         # Background jobs of a shell inherit SIGINT as ignored; Python then installs no handler, and nothing ends us.
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -45,7 +45,7 @@ def print_state(state: State, *, wide: bool) -> None:
     if state.verification is not None:
         for line in state.verification["lines"]:
             print(f"  {line}")
-        print(f"  {_checked(state.verification['at'], time.time())}")
+        print(f"  checked at {moment(state.verification['at'], time.time())}")
 
 
 def stopped(directory: ServiceDir, *, already: bool = False) -> str:
@@ -67,11 +67,11 @@ def size(number: int) -> str:
     return "-" if number == 0 else f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
 
 
-def _checked(at: float, now: float) -> str:
-    """When a verification was made, in local time and as an age: what changed since then it does not show."""
+def moment(at: float, now: float) -> str:
+    """When something was, in local time and as an age."""
     seconds = max(0, int(now - at))
     age = f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
-    return f"checked at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {age} ago"
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {age} ago"
 
 
 def _row(pod: PodState, wide: bool) -> list[str]:
