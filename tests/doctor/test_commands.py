@@ -138,9 +138,17 @@ def test_a_name_that_is_not_there_among_many_lists_the_first_ten(
         assert "svc10 and 2 more\n" in told
 
 
-def test_a_name_that_is_not_there_lists_those_that_are(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_is_not_there_lists_those_that_are(
+    server: Apiserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path / "state"))
     assert kubectl("doctor", "nobody") == 1
-    assert "no KVServing nobody in namespace prod; there are: qwen" in capsys.readouterr().err
+    assert capsys.readouterr().err == "error: no KVServing nobody in namespace prod; there are: qwen\n"
+    assert kvserving("doctor", "nobody") == 1
+    assert capsys.readouterr().err == (
+        "error: no service nobody runs on this machine (there are: none; `kvserving up FILE` brings one up), and no "
+        "KVServing nobody in namespace prod; there are: qwen\n"
+    )
     assert kubectl("status", "nobody") == 1
     assert "there are: qwen" in capsys.readouterr().err
 
@@ -219,6 +227,23 @@ def test_a_file_is_explained_and_judged_without_a_cluster(
     assert kubectl("doctor", str(file), "--only", "settings") == 0
     assert "image-version" not in capsys.readouterr().out
     assert kubectl("doctor", str(file), "--cluster") == 2
+
+
+def test_a_file_with_a_path_of_this_machine_is_looked_at_for_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: laptop}\n"
+    file = tmp_path / "laptop.yaml"
+    file.write_text(f"{head}spec: {{model: {{uri: 'file:model'}}, prefill: {{}}}}\n")
+    kvserving("doctor", str(file))
+    said = capsys.readouterr().out
+    assert "  looked at for this machine, as spec.model.uri is relative to this machine; `--site cluster` looks" in said
+    assert "notice-ModelNotMounted" not in said
+    kvserving("doctor", str(file), "--site", "cluster")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "looked at for a cluster; `--site local` looks at it for this machine" in said
+    assert "(notice-ModelNotMounted)" in said
+    assert "fix: take pvc://claim/path, hf:// or s3://, or mount the folder" in said
 
 
 def test_this_machine_is_looked_at_without_a_cluster(

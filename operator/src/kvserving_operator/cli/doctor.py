@@ -25,7 +25,11 @@ _CLUSTERS = "--namespace, --context and --kubeconfig are for what is in a cluste
     "--cluster/--machine", "whole", default=None, help="Without an object: look at the cluster, or at this machine."
 )
 @cluster_options
-@click.option("--site", type=click.Choice(["cluster", "local"]), default="cluster", help="Where a FILE is to run.")
+@click.option(
+    "--site",
+    type=click.Choice(["cluster", "local"]),
+    help="Where a FILE is to run. Default: local where it has a path that only this machine can resolve, else cluster.",
+)
 @click.option("--only", type=click.Choice(["settings", "findings"]), help="Leave out the other part of an object.")
 @click.option("--engine-python", metavar="PATH", help="Python with vLLM. Default: $KVSERVING_ENGINE_PYTHON, else ours.")
 @click.option(
@@ -38,7 +42,7 @@ def command(
     subject: str | None,
     whole: bool | None,
     target: Target,
-    site: str,
+    site: str | None,
     only: str | None,
     engine_python: str | None,
     router_python: str | None,
@@ -66,25 +70,31 @@ def command(
     if _is_file(subject):
         if in_cluster:
             raise click.UsageError(f"{_CLUSTERS}: a FILE says by itself where it goes, leave them out", ctx)
-        return _file(subject, site == "local", only, output)
+        return _file(subject, site, only, output)
     object_name(ctx, None, subject)
-    if own and not in_cluster and (here := _service(subject)) is not None:
+    if not own or in_cluster:
+        return asyncio.run(_live(subject, target, only, output))
+    if (here := _service(subject)) is not None:
         return asyncio.run(_local(here, output))
-    return asyncio.run(_live(subject, target, only, output))
+    return _elsewhere(subject, only, output)
 
 
 def _is_file(subject: str) -> bool:
     return subject == "-" or "/" in subject or subject.endswith((".yaml", ".yml", ".json"))
 
 
-def _file(subject: str, local: bool, only: str | None, output: str) -> int:
+def _file(subject: str, site: str | None, only: str | None, output: str) -> int:
     from ..doctor import gather_object
     from ..local import model_config
     from . import files
 
     reading = files.inspect(subject)
+    local = site == "local" or (site is None and bool(reading.resolved))
     known = model_config.facts(reading.serving.spec.model) if local and reading.serving is not None else None
-    return _object(gather_object.of_reading(reading, local=local, observed=known), only, output)
+    where, other = ("this machine", "cluster") if local else ("a cluster", "local")
+    why = f", as {' and '.join(reading.resolved)} is relative to this machine" if local and site is None else ""
+    told = f"  looked at for {where}{why}; `--site {other}` looks at it for {'a cluster' if local else 'this machine'}"
+    return _object(gather_object.of_reading(reading, local=local, observed=known), only, output, (told,))
 
 
 def _service(name: str) -> State | None:
@@ -94,6 +104,22 @@ def _service(name: str) -> State | None:
 
     found = next((directory for directory in services() if directory.name == name), None)
     return None if found is None else client.current(found)
+
+
+def _elsewhere(name: str, only: str | None, output: str) -> int:
+    """Look for what does not run on this machine in the cluster; a failure says that it is not here either."""
+    import asyncio
+
+    from ..local.errors import EnvironmentFault, LocalError, there_are
+    from ..local.state import services
+
+    try:
+        return asyncio.run(_live(name, Target(), only, output))
+    except LocalError as error:
+        there = there_are([directory.name for directory in services()])
+        here = f"no service {name} runs on this machine ({there}; `kvserving up FILE` brings one up)"
+        kind = EnvironmentFault if isinstance(error, EnvironmentFault) else LocalError
+        raise kind(f"{here}, and {error}") from error
 
 
 async def _local(state: State, output: str) -> int:
@@ -117,7 +143,7 @@ async def _live(name: str, target: Target, only: str | None, output: str) -> int
     return _object(facts, only, output)
 
 
-def _object(facts: ObjectFacts, only: str | None, output: str) -> int:
+def _object(facts: ObjectFacts, only: str | None, output: str, told: Iterable[str] = ()) -> int:
     from ..doctor import checks, report
     from ..doctor.explain import injected
 
@@ -125,7 +151,7 @@ def _object(facts: ObjectFacts, only: str | None, output: str) -> int:
     if facts.plan is not None and facts.serving is not None and only != "findings":
         settings = injected(facts.serving, facts.plan.objects)
     found = checks.of_object(facts)
-    lines = [*report.object_lines(facts), ""]
+    lines = [*report.object_lines(facts), *told, ""]
     if only != "findings":
         lines += report.explained(settings)
     return _say(report.object_subject(facts), lines, found, settings, findings=only != "settings", output=output)

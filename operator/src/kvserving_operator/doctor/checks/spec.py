@@ -22,17 +22,56 @@ _SHORTEST_LEASE = 10
 _PREFIX = "--enable-prefix-caching"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
-_NOTICES: dict[Reason, tuple[Severity, str]] = {
-    Reason.ENGINE_VERSION_ASSUMED: (Severity.WARNING, "flags are written for a version that the image may not have"),
-    Reason.ENGINE_UNTESTED: (Severity.INFO, "nobody has seen transfers and tiers work in this version"),
-    Reason.REDUCED_ENGINE_SUPPORT: (Severity.WARNING, "parts of the connector are off"),
-    Reason.MODEL_NOT_MOUNTED: (Severity.WARNING, "engines end at start when the path is not in their pod"),
-    Reason.MODEL_FACTS_UNKNOWN: (Severity.INFO, "a combination that vLLM refuses shows at the first transfer only"),
-    Reason.ROUTER_OPEN: (Severity.WARNING, "whoever reaches the router uses and reconfigures it"),
-    Reason.POLICY_WITHOUT_EFFECT: (Severity.WARNING, "side channels and transfers have no authentication"),
-    Reason.STORE_NOT_BOUNDED: (Severity.WARNING, "the bucket grows without end"),
-    Reason.EXPERIMENTAL: (Severity.WARNING, "it may fail in ways that no test of ours has seen"),
+_COMPARE = "compare answers and transfer times with it off before you rely on it, or turn it off"
+_NOTICES: dict[Reason, tuple[Severity, str, str]] = {
+    Reason.ENGINE_VERSION_ASSUMED: (
+        Severity.WARNING,
+        "flags are written for a version that the image may not have",
+        "set spec.engine.version to the version in the image",
+    ),
+    Reason.ENGINE_UNTESTED: (
+        Severity.INFO,
+        "nobody has seen transfers and tiers work in this version",
+        "take a tested version, or run your own load on this one before you rely on it",
+    ),
+    Reason.REDUCED_ENGINE_SUPPORT: (
+        Severity.WARNING,
+        "parts of the connector are off",
+        "take vLLM 0.29 or newer, or leave it where what is left is enough",
+    ),
+    Reason.MODEL_NOT_MOUNTED: (
+        Severity.WARNING,
+        "engines end at start when the path is not in their pod",
+        "take pvc://claim/path, hf:// or s3://, or mount the folder by the template of each role; `--site local` looks "
+        "at the file for this machine",
+    ),
+    Reason.MODEL_FACTS_UNKNOWN: (
+        Severity.INFO,
+        "a combination that vLLM refuses shows at the first transfer only",
+        "state kind and kvHeads of the model's config.json in spec.model.facts",
+    ),
+    Reason.ROUTER_OPEN: (
+        Severity.WARNING,
+        "whoever reaches the router uses and reconfigures it",
+        "set spec.router.type to smg, or let only a gateway or trusted pods reach the router",
+    ),
+    Reason.POLICY_WITHOUT_EFFECT: (
+        Severity.WARNING,
+        "side channels and transfers have no authentication",
+        "protect the hosts by a firewall, or take the engines off their host's network",
+    ),
+    Reason.STORE_NOT_BOUNDED: (
+        Severity.WARNING,
+        "the bucket grows without end",
+        "give the bucket a lifecycle rule that removes old objects",
+    ),
+    Reason.EXPERIMENTAL: (Severity.WARNING, "it may fail in ways that no test of ours has seen", _COMPARE),
 }
+_WITHOUT_EFFECT = (
+    Severity.INFO,
+    "it does nothing in this release",
+    "leave the field out, or keep it for a later release",
+)
 
 
 def findings(facts: ObjectFacts) -> Iterator[Finding]:
@@ -55,8 +94,7 @@ def findings(facts: ObjectFacts) -> Iterator[Finding]:
 
 
 def _notice(notice: Notice) -> Finding:
-    severity, why = _NOTICES.get(notice.reason, (Severity.INFO, "it does nothing in this release"))
-    fix = "as the sentence says, or leave it where you know better"
+    severity, why, fix = _NOTICES.get(notice.reason, _WITHOUT_EFFECT)
     return Finding(severity, f"notice-{notice.reason.value}", notice.path, notice.message, why, fix)
 
 
