@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from kvserving_connector.store.address import Address, Credentials
+from kvserving_connector.store.address import SERVER_SCHEMES, Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
+from kvserving_connector.store.open import Kind
 from kvserving_connector.store.resp import Connection, encode
 from kvserving_connector.store.transfers import Finished, Transfers
 
@@ -163,6 +165,21 @@ def ended(transfers: Transfers, number: int, seconds: float = 20.0) -> list[Fini
 
     wait_for(enough, seconds)
     return found
+
+
+def address_of(kind: Kind, start_server: Callable[..., Server], folder: Path) -> str:
+    """The address of a store that only this test has: a server, a folder below ``folder``, or a kind's example.
+
+    Fails for a kind whose example is a path: it would be one of this machine.
+    """
+    scheme = kind.schemes[0]
+    if kind.schemes == SERVER_SCHEMES:
+        return start_server().url
+    if kind.folder:
+        return f"{scheme}://{folder}/l2"
+    if urlsplit(kind.example).path:
+        pytest.fail(f"give {scheme} a line in tests.connector.store.servers.address_of: its example is a real path")
+    return kind.example
 
 
 def soon(seconds: float = 5.0) -> float:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.connector.store.servers import Server, reason, soon
+from tests.connector.store.servers import Server, address_of, expect, reason, soon, wait_for
 
-from kvserving_connector.store.address import Credentials
+from kvserving_connector.store.address import SERVER_SCHEMES, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.framing import object_name
 from kvserving_connector.store.inventory import ListedStore
@@ -26,11 +28,7 @@ BODY = os.urandom(100_000)
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.schemes[0])
 def store(request: pytest.FixtureRequest, start_server: Callable[..., Server], tmp_path: Path) -> Iterator[ListedStore]:
-    kind: Kind = request.param
-    # Kinds that are not here need neither a server nor a folder: their example is opened as it stands.
-    addresses = {"redis": lambda: start_server().url, "file": lambda: f"file://{tmp_path}/l2"}
-    address = addresses.get(kind.schemes[0], lambda: kind.example)()
-    store = open_store([address], 2**30, Credentials())
+    store = open_store([address_of(request.param, start_server, tmp_path)], 2**30, Credentials())
     yield store
     store.close()
 
@@ -38,6 +36,15 @@ def store(request: pytest.FixtureRequest, start_server: Callable[..., Server], t
 def read(store: ListedStore, key: str = KEY, room: int = len(BODY) + 64) -> bytes:
     buffer = memoryview(bytearray(room))
     return bytes(buffer[: store.get(key, buffer, soon())])
+
+
+def test_a_store_that_was_only_opened_is_empty_and_nothing_was_made_for_it(store: ListedStore, tmp_path: Path) -> None:
+    assert store.exists([KEY], soon()) == [False]
+    assert reason(lambda: read(store)) is Reason.ABSENT
+    store.delete(KEY, soon())
+    assert not [key for batch in store.listing("", soon()) for key, _ in batch]
+    store.usage(soon())
+    assert not (tmp_path / "l2").exists()
 
 
 def test_an_object_comes_back_as_it_was_put_and_stays(store: ListedStore) -> None:
@@ -149,6 +156,54 @@ def test_a_closed_store_says_so(store: ListedStore) -> None:
         lambda: list(store.listing("kv", soon())),
     ):
         assert reason(operation) is Reason.CLOSED
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in KINDS if kind.schemes != SERVER_SCHEMES], ids=lambda kind: kind.example
+)
+def test_a_store_that_takes_a_bound_evicts_and_is_never_above_it_by_more_than_an_object(
+    kind: Kind, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    limit = 40 * len(BODY)
+    store = open_store([address_of(kind, start_server, tmp_path)], limit, Credentials())
+
+    def put(key: str) -> bool:
+        try:
+            return store.put(key, [BODY], soon())
+        except StoreFault as fault:
+            # Eviction may need a moment; until then the object is skipped.
+            expect(fault, Reason.FULL)
+            return False
+
+    for key in KEYS[:100]:
+        wait_for(partial(put, key))
+        usage = store.usage(soon())
+        assert usage.limit_bytes == limit
+        assert usage.used_bytes <= limit + len(BODY)
+    there = store.exists(KEYS[:100], soon())
+    assert there[-1] is True
+    assert there[0] is False
+    assert reason(lambda: store.put(OTHER, [bytes(limit + 1)], soon())) is Reason.FULL
+    store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
+def test_an_address_with_a_password_is_refused_without_showing_it(kind: Kind) -> None:
+    url = kind.example.replace("://", "://user:hunter2@", 1)
+    with pytest.raises(ValueError, match=r"^urls: .*PASSWORD_FILE") as caught:
+        open_store([url], None, Credentials())
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_kind_whose_example_is_a_path_is_not_opened_there(tmp_path: Path) -> None:
+    kind = dataclasses.replace(KINDS[-1], schemes=("other",), example="other:///path", folder=False)
+    with pytest.raises(pytest.fail.Exception, match="give other a line"):
+        address_of(kind, lambda: None, tmp_path)
+
+
+def test_a_folder_is_one_to_both_sides() -> None:
+    folders = {scheme for kind in KINDS if kind.folder for scheme in kind.schemes}
+    assert {scheme for scheme, store in EXTERNAL.items() if store.folder} == folders - {"file"}
 
 
 def test_examples_name_their_own_kind() -> None:

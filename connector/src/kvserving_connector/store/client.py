@@ -83,7 +83,12 @@ class Usage:
 
 
 class StoreClient(Protocol):
-    """A store of immutable objects under ASCII keys. What was put under a key stays until it is evicted or deleted."""
+    """A store of immutable objects under ASCII keys. What was put under a key stays until it is evicted or deleted.
+
+    To open one touches nothing; the first ``put`` makes what is missing. Until then the store is empty: nothing exists,
+    ``get`` is ABSENT, ``usage`` has no objects. One with a bound evicts what was used least recently. It may exceed the
+    bound by one object while it does, or answer FULL until there is room. It can be listed, too (``ListedStore``).
+    """
 
     def exists(self, keys: Sequence[str], deadline: float) -> list[bool | Reason]:
         """Say for each key whether the store has it, in one batch; a Reason where that could not be found out.

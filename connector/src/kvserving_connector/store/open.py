@@ -18,8 +18,10 @@ from kvserving_connector.store.valkey import open_servers
 class Kind:
     """A kind of store: the schemes of its addresses, one address as an example, and what makes its client.
 
-    ``open`` takes one address or more, the bound in bytes (None: the kind's own) and the credentials; it connects
-    nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses that do not go together.
+    ``open`` takes one address or more, without user and password, the bound in bytes (None: the kind's own) and the
+    credentials; it connects nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses
+    that do not go together. The operator gives a bound for type filesystem alone: an external store takes its own from
+    its address, or bounds itself.
     The addresses of a ``folder`` are paths without a host, which the engines mount: its objects come from a disk.
     """
 
@@ -61,10 +63,10 @@ def kind_of(urls: Sequence[str]) -> Kind:
 
 def _kind(url: str) -> Kind:
     parts = split(url, _examples())
+    refuse_secrets(parts)
     for kind in KINDS:
         if parts.scheme in kind.schemes:
             return kind
-    refuse_secrets(parts)
     schemes = ", ".join(scheme for kind in KINDS for scheme in kind.schemes)
     raise ValueError(f"urls: {shown(url)} has none of the schemes {schemes}; write {_examples()}")
 
