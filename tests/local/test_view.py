@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from kvserving_operator.cli.view import View
+from kvserving_operator.cli.view import LiveView, View, pod_line
 from kvserving_operator.local.state import READY, STARTING, STOPPING, VERIFYING, PodState, State
 
 
@@ -44,6 +46,15 @@ def test_what_is_waited_for_is_told_every_30_seconds(
             said.append((now, text))
     assert [at for at, _ in said] == [25, 50]
     assert said[0][1] == f"[ 25.0s] {line}\n"
+
+
+def test_why_a_pod_is_started_again_stands_in_the_line_and_in_the_table() -> None:
+    cause = "exit status 1: no device"
+    hurt = PodState("svc-decode-0", "decode", "127.1.2.3", 8000, phase="Restarting", notable="Warming", last_exit=cause)
+    assert pod_line(hurt) == f"svc-decode-0: Restarting, Warming, after {cause}"
+    view = LiveView("svc")
+    view._state = state(STARTING, hurt, replace(hurt, phase="Loading", notable=""))
+    assert list(view._table().columns[-1].cells) == [f"Warming, after {cause}", f"last exit: {cause}"]
 
 
 def test_a_service_that_is_up_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ class LiveView(View):
         for column in ("pod", "phase", "for", "memory", ""):
             table.add_column(column)
         for pod in state.pods if state else ():
-            note = pod.notable or (f"last exit: {pod.last_exit}" if pod.last_exit else "")
+            note = ", ".join(_told(pod)) or (f"last exit: {pod.last_exit}" if pod.last_exit else "")
             seconds = f"{max(0.0, time.time() - pod.since):.0f} s" if pod.since else ""
             table.add_row(pod.name, pod.phase, seconds, size(pod.memory), note)
         return table
@@ -146,14 +146,16 @@ def waited_for(state: State) -> str:
 
 def pod_line(pod: PodState) -> str:
     """One pod in a line."""
-    parts = [f"{pod.name}: {pod.phase}"]
-    if pod.notable:
-        parts.append(pod.notable)
-    if pod.phase == "Restarting" and pod.last_exit:
-        parts.append(f"after {pod.last_exit}")
+    parts = [f"{pod.name}: {pod.phase}", *_told(pod)]
     if pod.memory:
         parts.append(size(pod.memory))
     return ", ".join(parts)
+
+
+def _told(pod: PodState) -> list[str]:
+    """What the pod's log says, and why the pod is started again."""
+    restarts = pod.phase == "Restarting" and pod.last_exit
+    return [*([pod.notable] if pod.notable else ()), *([f"after {pod.last_exit}"] if restarts else ())]
 
 
 @contextmanager
