@@ -195,10 +195,12 @@ def test_an_address_with_a_password_is_refused_without_showing_it(kind: Kind) ->
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_kind_whose_example_is_a_path_is_not_opened_there(tmp_path: Path) -> None:
+def test_a_kind_whose_example_is_a_path_is_not_opened_there(
+    start_server: Callable[..., Server], tmp_path: Path
+) -> None:
     kind = dataclasses.replace(KINDS[-1], schemes=("other",), example="other:///path", folder=False)
     with pytest.raises(pytest.fail.Exception, match="give other a line"):
-        address_of(kind, lambda: None, tmp_path)
+        address_of(kind, start_server, tmp_path)
 
 
 def test_a_folder_is_one_to_both_sides() -> None:
