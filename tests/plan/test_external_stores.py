@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.plan.support import dump, faults, pair, render
 
+from kvserving_connector.store.address import server_address
 from kvserving_operator.api.stores import EXTERNAL, External
 
 
@@ -21,3 +22,30 @@ def test_a_wrong_address_is_answered_with_the_example_of_its_kind() -> None:
     assert report == "spec.cache.l2.url: 'valkeys://store:0' has port 0, which nothing listens on: write it as " + (
         "valkeys://host:6379"
     )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://store", "redis://store:6380", "valkeys://store/", "rediss://store/0", "redis://store//0/"),
+        *("redis://store/?db=3", "redis://[::1]:6379/0", "valkey://10.0.0.1:1"),
+        *("redis://store:6379/3", "rediss://store/15", "valkey://store/00", "valkeys://store/0/1", "redis://store/a?b"),
+        *("redis://store:0", "redis://store:70000", "redis://store:x", "redis://:6379", "redis://[::1", "http://store"),
+        "redis://user:hunter2@store/3",
+    ],
+)
+def test_an_address_is_refused_here_when_the_engine_would_end_at_its_start(url: str) -> None:
+    try:
+        server_address(url)
+        opened = True
+    except ValueError:
+        opened = False
+    report = faults(pair(cache={"l2": {"type": "external", "url": url}}))
+    assert (report == "") == opened, report
+    assert "hunter2" not in report
+
+
+def test_a_database_is_told_with_the_way_out() -> None:
+    report = faults(pair(cache={"l2": {"type": "external", "url": "redis://store:6379/3?a=b"}}))
+    assert report.startswith("spec.cache.l2.url: 'redis://store:6379/3?***' names a database, and engines use 0 alone")
+    assert report.endswith(": write it as redis://host:6379")

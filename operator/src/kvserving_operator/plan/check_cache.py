@@ -106,7 +106,11 @@ def _addresses(l2: L2) -> Iterator[Fault]:
         # A rule refuses what holds credentials, whatever else is wrong with it.
         if written is None or "@" in written:
             continue
-        if problem := addresses.parse(written, folder=folder and field == "url").problem:
+        address = addresses.parse(written, folder=folder and field == "url")
+        problem = address.problem
+        if store is not None and store.databases and field == "url" and address.path.strip("/") not in ("", "0"):
+            problem = "names a database, and engines use 0 alone, which is all that a cluster has"
+        if problem:
             yield Fault(f"spec.cache.l2.{field}", f"{addresses.shown(written)} {problem}: write it as {way_out}")
 
 
