@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
-from tests.plan.support import dump, faults, pair, render
+from tests.plan.support import LOCAL, dump, faults, pair, render
 
 from kvserving_connector.store.address import server_address
 from kvserving_operator.api.stores import EXTERNAL, External
+from kvserving_operator.reasons import Reason
 
 
 @pytest.mark.parametrize(("scheme", "store"), EXTERNAL.items(), ids=EXTERNAL)
@@ -49,3 +52,27 @@ def test_a_database_is_told_with_the_way_out() -> None:
     report = faults(pair(cache={"l2": {"type": "external", "url": "redis://store:6379/3?a=b"}}))
     assert report.startswith("spec.cache.l2.url: 'redis://store:6379/3?***' names a database, and engines use 0 alone")
     assert report.endswith(": write it as redis://host:6379")
+
+
+def _told(spec: dict[str, Any], **how: Any) -> list[tuple[str, str]]:
+    notices = render(spec, **how).plan.notices
+    return [(notice.path, notice.message) for notice in notices if notice.reason is Reason.STORE_NOT_MOUNTED]
+
+
+def _mounted(at: str) -> dict[str, Any]:
+    engine = {"name": "engine", "volumeMounts": [{"name": "kv", "mountPath": at}]}
+    volume = {"name": "kv", "hostPath": {"path": "/srv"}}
+    return {"template": {"spec": {"containers": [engine], "volumes": [volume]}}}
+
+
+def test_a_folder_that_no_volume_is_mounted_at_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cast(dict[str, External], EXTERNAL), "other", External("other:///path", folder=True))
+    cache = {"l2": {"type": "external", "url": "other:///var/lib/kv/l2/?bytes=5000"}}
+    ((path, message),) = _told(pair(cache=cache))
+    assert path == "spec.cache.l2.url"
+    assert message.startswith("/var/lib/kv/l2 is a path inside the prefill engines, and no volume is mounted there")
+    assert "spec.prefill.template" in message
+    assert _told(pair(cache=cache, prefill=_mounted("/var/lib/kv/l"), decode=_mounted("/var/lib/kv")))
+    for at in ("/var/lib/kv/", "/var/lib/kv/l2"):
+        assert _told(pair(cache=cache, prefill=_mounted(at))) == []
+    assert _told(pair(cache=cache), site=LOCAL) == []

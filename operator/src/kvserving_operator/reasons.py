@@ -31,6 +31,8 @@ class Reason(StrEnum):
     """A network policy does not cover pods on their host's network."""
     STORE_NOT_BOUNDED = "StoreNotBounded"
     """The operator cannot bound what the store holds."""
+    STORE_NOT_MOUNTED = "StoreNotMounted"
+    """The store is a folder that no volume of the pods has."""
     MODEL_NOT_MOUNTED = "ModelNotMounted"
     """The model is a folder that no volume of the pods has."""
     LOADING_MODEL = "LoadingModel"

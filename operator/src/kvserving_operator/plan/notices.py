@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from ..connectors import l2_type
+import posixpath
+
+from ..api.stores import EXTERNAL
+from ..connectors import l2_type, roles_with_l2
 from ..engines import catalog
 from ..reasons import Reason
-from . import ports, template
+from . import addresses, ports, template
 from .context import Context
 from .types import Notice
 
@@ -76,10 +79,29 @@ def _facts(ctx: Context) -> list[Notice]:
 
 
 def _tiers(ctx: Context) -> list[Notice]:
+    if l2_type(ctx.spec.cache.l2) == "external":
+        return _store_folder(ctx)
     if l2_type(ctx.spec.cache.l2) != "s3":
         return []
     message = "the operator cannot bound a bucket: give it a lifecycle rule that removes old objects."
     return [Notice(Reason.STORE_NOT_BOUNDED, "spec.cache.l2.type", message)]
+
+
+def _store_folder(ctx: Context) -> list[Notice]:
+    url = ctx.spec.cache.l2.url or "" if ctx.spec.cache.l2 is not None else ""
+    store = EXTERNAL.get(url.partition("://")[0])
+    if store is None or not store.folder or ctx.site.local:
+        return []
+    path = posixpath.normpath(addresses.parse(url, folder=True).path)
+    roles = roles_with_l2(ctx.spec)
+    without = [role for role in ctx.roles if role in roles and not template.holds_path(ctx.role(role).template, path)]
+    if not without:
+        return []
+    message = (
+        f"{path} is a path inside the {' and '.join(without)} engines, and no volume is mounted there: mount one in "
+        f"{' and '.join(f'spec.{role}.template' for role in without)}, or nothing is stored."
+    )
+    return [Notice(Reason.STORE_NOT_MOUNTED, "spec.cache.l2.url", message)]
 
 
 def _router(ctx: Context) -> list[Notice]:

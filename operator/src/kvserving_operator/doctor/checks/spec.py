@@ -39,6 +39,11 @@ _NOTICES: dict[Reason, tuple[Severity, str, str]] = {
         "parts of the connector are off",
         "take vLLM 0.29 or newer, or leave it where what is left is enough",
     ),
+    Reason.STORE_NOT_MOUNTED: (
+        Severity.WARNING,
+        "the root of engine pods takes no writes, so that nothing is stored",
+        "mount a volume at the path, or above it, by the template of each role that is named",
+    ),
     Reason.MODEL_NOT_MOUNTED: (
         Severity.WARNING,
         "engines end at start when the path is not in their pod",
