@@ -310,3 +310,11 @@ def test_this_vllm_is_supported_and_says_what_it_has() -> None:
     assert capabilities.pull_connector.endswith(":NixlPullConnector")
     assert capabilities.transfer_telemetry
     assert capabilities.missing == ()
+
+
+def test_every_metric_of_handoffs_has_a_list_that_carries_it() -> None:
+    from kvserving_connector.vllm import series
+    from kvserving_connector.vllm.stats import HandoffStats
+
+    declared = {*series.SUMMED, *series.COUNTED, *series.BY_REASON}
+    assert declared <= HandoffStats().data.keys(), "give the key its place in vllm/stats.py"
