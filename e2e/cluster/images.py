@@ -27,7 +27,6 @@ from kvserving_operator import __version__
 ROOT = Path(__file__).parents[2]
 BASE = "docker.io/library/debian:trixie-slim"
 _SUITE = "trixie"
-_MIRROR = "http://deb.debian.org/debian"
 _STAND_INS = Path(__file__).parent / "images"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _IN_BUILD = "/run/kvserving-build"
@@ -120,7 +119,7 @@ class Builder:
         self._say(f"cluster: {BASE} by debootstrap (once; two minutes)")
         with tempfile.TemporaryDirectory(dir=self._cache) as folder:
             root = Path(folder, "root")
-            self._run("debootstrap", "--variant=minbase", _SUITE, str(root), _MIRROR)
+            self._run("debootstrap", "--variant=minbase", _SUITE, str(root))
             shutil.rmtree(root / "var/cache/apt/archives")
             working = self._buildah("from", "scratch").strip()
             try:
