@@ -49,6 +49,8 @@ GROWTH_BYTES = 16 << 20
 ENTRIES = 300
 """That a container of the connector may keep between requests; the ledger remembers the last 256 loads."""
 TOLD_SECONDS = 15.0
+SETTLE_SECONDS = 30.0
+"""After which blocks that are still held are held for ever."""
 _COUNTED = {"hits": HITS, "promised": PROMISED, "loaded": LOADED, "failed": FAILED, "saved": SAVED, "lost": LOST}
 
 
@@ -120,7 +122,7 @@ class Trial:
         """Let all requests end; then the scheduler and the ranks must agree, and nothing may be left of requests."""
         while self.open:
             self.step()
-        self.engine.settle()
+        self.settle()
         found = self.engine.of_ranks(ranks.held)
         common = frozenset.intersection(*(rank.keys for rank in found))
         tracked = self.engine.head.tracker.keys()
@@ -130,8 +132,7 @@ class Trial:
             f"tracked and not held by all ranks: {len(tracked - common)}, held by all and not tracked: "
             f"{len(common - tracked)}, of {len(common)}"
         )
-        held = self.engine.core.scheduler.connector.scheduler_context.held
-        assert held == {}, f"blocks are still held: {held}"
+        assert self.held == {}, f"blocks are still held: {self.held}"
         kept = [memory.entries(self.engine.head, frozenset({"tracker", "_tracker"})), *self.engine.of_ranks(_kept)]
         grown = {path: size for half in kept for path, size in half.items() if size > ENTRIES}
         assert not grown, f"entries of requests that have ended: {grown}"
@@ -142,6 +143,19 @@ class Trial:
             # Only a cache whose blocks are all free can be reset.
             assert self.engine.vllm.reset_prefix_cache(reset_connector=True)
             self.done["resets"] += 1
+
+    @property
+    def held(self) -> dict[int, int]:
+        """The blocks that the connector holds, each with how often."""
+        found: dict[int, int] = self.engine.core.scheduler.connector.scheduler_context.held
+        return found
+
+    def settle(self) -> None:
+        """Run steps until no save is under way: the steps that settle others may begin some, when saving is late."""
+        deadline = time.monotonic() + SETTLE_SECONDS
+        self.engine.settle()
+        while self.held and time.monotonic() < deadline:
+            self.engine.settle()
 
     def judge(self, seconds: float) -> None:
         """What only the whole run shows."""
