@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.sizing.support import QWEN, body, model, parsed, refusal, sizing
 
@@ -55,6 +55,12 @@ def test_a_tighter_target_never_needs_fewer_devices(
     assert tight.itl <= itl * 1.000001
 
 
+# Many shards, and little to keep in them: each has a least size.
+@example(
+    "hf://Qwen/Qwen3-8B",
+    "h100",
+    {"prompt": 5855, "output": 1, "rate": 48.0, "reused": 0.875, "l1_horizon": None, "l2_horizon": 0.125},
+)
 @settings(max_examples=60)
 @given(uris, devices, demands)
 def test_the_object_is_one_that_validate_accepts_and_the_roles_are_not_overfilled(

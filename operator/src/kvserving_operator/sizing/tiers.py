@@ -12,6 +12,8 @@ from .figures import Line, big, number, seconds
 from .roles import Bench, RoleSize
 
 MOST_SHARDS = 100
+_SMALLEST_SHARD = 64 * 2**20
+"""Less is refused for a shard of Valkey."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ def size_tiers(bench: Bench, prefill: RoleSize, max_usage: float) -> Tiers:
     l1 = None if demand.l1_horizon is None else 0
     l2 = None if demand.l2_horizon is None else 0
     shards = 1
+    more: list[Line] = []
     if demand.l1_horizon:
         l1 = _gib(demand.rate / prefill.replicas * new * demand.l1_horizon)
         shared = f" / {prefill.replicas}" if prefill.replicas > 1 else ""
@@ -59,11 +62,14 @@ def size_tiers(bench: Bench, prefill: RoleSize, max_usage: float) -> Tiers:
     if demand.l2_horizon:
         l2 = _gib(demand.rate * new * demand.l2_horizon / max_usage)
         told = f"ceil({demand.rate:g} x {how} x {seconds(demand.l2_horizon)} / {max_usage:g} / 1 GiB) x 1 GiB"
+        if demand.cached:
+            shards, more, useless = _reads(bench, prefill, demand.l2_horizon)
+            notices += useless
+            least = -(-shards * _SMALLEST_SHARD // GI)
+            if l2 < least:
+                l2, told = least, f"ceil({shards} x 64 MiB / 1 GiB) x 1 GiB, which is more than is to be kept"
         lines.append(Line("L2, all shards", l2 * GI, f"{l2:,} GiB", told))
-    if demand.l2_horizon and demand.cached:
-        shards, more, useless = _reads(bench, prefill, demand.l2_horizon)
         lines += more
-        notices += useless
     return Tiers(l1, l2, shards, tuple(lines), tuple(notices))
 
 
