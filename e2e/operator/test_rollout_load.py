@@ -165,10 +165,15 @@ def under_load(
             sys.stderr.write(f"{runtime.tails(15)}\n")
 
 
-def test_another_revision_loses_no_request(under_load: Service, plane: ControlPlane, namespace: str) -> None:
+@pytest.mark.parametrize(
+    "changed", [{"engine": {"version": "0.31.0"}}, {"model": {"revision": "main-2"}}], ids=["vllm", "model"]
+)
+def test_another_revision_loses_no_request(
+    under_load: Service, plane: ControlPlane, namespace: str, changed: dict[str, Any]
+) -> None:
     first = plane.api.get(path_of(namespace))["status"]["revision"]
     with Witness(plane, namespace) as witness:
-        under_load.change({"engine": {"version": "0.31.0"}})
+        under_load.change(changed)
         found = under_load.settle()
     assert found["status"]["revision"] != first
     assert witness.gaps == 0
