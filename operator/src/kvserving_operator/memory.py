@@ -8,6 +8,8 @@ from .api.v1alpha1 import KVServingSpec, RoleName
 from .connectors import BOUNCE_POOL_BYTES, MOONCAKE, roles_with_l1, roles_with_l2, tier_children
 
 GI = 2**30
+SMALLEST_SHARD = 64 * 2**20
+"""Bytes of a shard of Valkey, of which less is refused."""
 BASELINE_BYTES = 8 * GI
 RANK_BYTES = 3 * GI
 SHM_MARGIN_BYTES = 2 * GI

@@ -21,7 +21,7 @@ from ..connectors import (
 )
 from ..engines.catalog import UPSTREAM_CONNECTORS
 from ..kv_size import block_bytes, block_tokens
-from ..memory import enough, host_memory, quantity, ranks_per_pod, size
+from ..memory import SMALLEST_SHARD, enough, host_memory, quantity, ranks_per_pod, size
 from . import addresses, storage
 from .context import Context
 
@@ -83,8 +83,8 @@ def _l2(ctx: Context) -> Iterator[Fault]:
         yield Fault("spec.cache.l2", message)
     if storage.active(ctx) is not None:
         yield from _addresses(l2)
-    if l2_type(l2) == "valkey" and l2.size is not None and l2.size.bytes // l2.replicas < 64 * 2**20:
-        least = quantity(64 * 2**20 * l2.replicas)
+    if l2_type(l2) == "valkey" and l2.size is not None and l2.size.bytes // l2.replicas < SMALLEST_SHARD:
+        least = quantity(SMALLEST_SHARD * l2.replicas)
         share = (
             "is less than 64Mi"
             if l2.replicas == 1

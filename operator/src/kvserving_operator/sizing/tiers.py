@@ -6,14 +6,12 @@ import math
 from dataclasses import dataclass
 
 from ..api.faults import Fault, InvalidSpec
-from ..memory import GI
+from ..memory import GI, SMALLEST_SHARD
 from . import measured, roles, speed
 from .figures import Line, big, number, seconds
 from .roles import Bench, RoleSize
 
 MOST_SHARDS = 100
-_SMALLEST_SHARD = 64 * 2**20
-"""Less is refused for a shard of Valkey."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ def size_tiers(bench: Bench, prefill: RoleSize, max_usage: float) -> Tiers:
         if demand.cached:
             shards, more, useless = _reads(bench, prefill, demand.l2_horizon)
             notices += useless
-            least = -(-shards * _SMALLEST_SHARD // GI)
+            least = -(-shards * SMALLEST_SHARD // GI)
             if l2 < least:
                 l2, told = least, f"ceil({shards} x 64 MiB / 1 GiB) x 1 GiB, which is more than is to be kept"
         lines.append(Line("L2, all shards", l2 * GI, f"{l2:,} GiB", told))

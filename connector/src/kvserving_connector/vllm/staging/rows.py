@@ -114,7 +114,7 @@ class _Together:
             for address, region, length in zip(addresses, regions, lengths, strict=True)
         )
         device = regions[0].device
-        memory = _memory(first, (end - first) // unit * unit, device)
+        memory = _memory(first, end - first, device)
         if memory is None:
             return None
         places = [
