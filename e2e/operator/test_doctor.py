@@ -154,6 +154,7 @@ def test_an_object_as_the_operator_made_it_has_no_error_and_each_change_is_found
     assert {setting["role"] for setting in said["settings"]} == {"prefill", "decode"}
 
     assert operator.stop() == 0
+    before = {pod["metadata"]["name"] for pod in pods(plane, namespace) if "-decode-" in pod["metadata"]["name"]}
     deployment = next(
         item
         for item in plane.api.items(f"/apis/apps/v1/namespaces/{namespace}/deployments")
@@ -169,8 +170,9 @@ def test_an_object_as_the_operator_made_it_has_no_error_and_each_change_is_found
             f"/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies/{policy['metadata']['name']}"
         )
     eventually(
-        lambda: [p["status"].get("podIP") for p in pods(plane, namespace)],
-        lambda found: len(found) == 2 and all(found), what="the changed decode runs",
+        lambda: {p["metadata"]["name"]: p["status"].get("podIP") for p in pods(plane, namespace)},
+        lambda found: len(found) == 2 and all(found.values()) and not before & set(found),
+        what="the changed decode runs in the place of the one before",
     )  # fmt: skip
     move(plane, namespace, engines.address)
     engines.version = "0.30.0"
