@@ -18,7 +18,8 @@ from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.control import role_status, scaling
 from kvserving_operator.control.apply import Applier, Outcome
 from kvserving_operator.control.config import FIELD_MANAGER, Config
-from kvserving_operator.control.kube import Kube, client, configuration
+from kvserving_operator.control.credentials import client, configuration
+from kvserving_operator.control.kube import Kube
 from kvserving_operator.control.observe import Key, Store, View, child_of, serving_of
 from kvserving_operator.control.pods import pod_state
 from kvserving_operator.control.workqueue import TokenBucket

@@ -50,3 +50,23 @@ def test_an_object_is_no_machine_and_no_cluster(option: str, capsys: pytest.Capt
 def test_an_option_of_a_cluster_makes_kvserving_look_at_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(("doctor", "--kubeconfig", str(tmp_path / "none"))) == 3
     assert "--kubeconfig: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("site", ["cluster", "local"])
+def test_json_of_a_file_names_the_site_that_it_was_looked_at_for(
+    site: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "qwen.yaml"
+    head = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: qwen}\n"
+    file.write_text(f"{head}spec: {{model: {{uri: 'hf://Qwen/Qwen3-8B'}}}}\n")
+    cli.run(("doctor", str(file), "--site", site, "-o", "json"))
+    assert json.loads(capsys.readouterr().out)["object"]["site"] == site
+
+
+def test_a_context_that_is_not_there_is_answered_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "kubeconfig"
+    file.write_text("{clusters: [], users: [], contexts: [{name: prod, context: {cluster: east}}]}")
+    assert cli.run(("doctor", "--kubeconfig", str(file), "--context", "stage")) == 3
+    assert "there is no context stage: name one of prod with --context" in capsys.readouterr().err

@@ -94,7 +94,8 @@ def _file(subject: str, site: str | None, only: str | None, output: str) -> int:
     where, other = ("this machine", "cluster") if local else ("a cluster", "local")
     why = f", as {' and '.join(reading.resolved)} is relative to this machine" if local and site is None else ""
     told = f"  looked at for {where}{why}; `--site {other}` looks at it for {'a cluster' if local else 'this machine'}"
-    return _object(gather_object.of_reading(reading, local=local, observed=known), only, output, (told,))
+    site_of_it = "local" if local else "cluster"
+    return _object(gather_object.of_reading(reading, local=local, observed=known), only, output, (told,), site_of_it)
 
 
 def _service(name: str) -> State | None:
@@ -143,7 +144,7 @@ async def _live(name: str, target: Target, only: str | None, output: str) -> int
     return _object(facts, only, output)
 
 
-def _object(facts: ObjectFacts, only: str | None, output: str, told: Iterable[str] = ()) -> int:
+def _object(facts: ObjectFacts, only: str | None, output: str, told: Iterable[str] = (), site: str = "cluster") -> int:
     from ..doctor import checks, report
     from ..doctor.explain import injected
 
@@ -154,7 +155,7 @@ def _object(facts: ObjectFacts, only: str | None, output: str, told: Iterable[st
     lines = [*report.object_lines(facts), *told, ""]
     if only != "findings":
         lines += report.explained(settings)
-    return _say(report.object_subject(facts), lines, found, settings, findings=only != "settings", output=output)
+    return _say(report.object_subject(facts, site), lines, found, settings, findings=only != "settings", output=output)
 
 
 async def _cluster(target: Target, output: str) -> int:

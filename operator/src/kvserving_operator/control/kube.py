@@ -18,11 +18,8 @@ from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
-from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
-from yaml import YAMLError
 
-from .config import FIELD_MANAGER, Config
+from .config import FIELD_MANAGER
 from .failures import ApiFailure
 from .permissions import EVENTS, LEASES, Resource
 from .workqueue import TokenBucket
@@ -60,47 +57,6 @@ class Page:
 
     version: str
     items: Sequence[Json]
-
-
-class NoCredentials(Exception):
-    """The connection to a cluster cannot be set up from what was named; the message says why and the way out."""
-
-
-async def configuration(config: Config, *, context: str | None = None) -> Configuration:
-    """Return the connection settings: those of ``config.kubeconfig``, else of the pod's service account.
-
-    ``context`` is that of the kubeconfig to use, without it the current one. Raises ``NoCredentials`` when neither can
-    be read.
-    """
-    # The class hands out copies of one default; this process has no other user of it.
-    settings: Any = Configuration()
-    where = "the pod's service account" if config.kubeconfig is None else f"kubeconfig {config.kubeconfig}"
-    try:
-        if config.kubeconfig is not None:
-            load: Any = load_kube_config
-            await load(config_file=str(config.kubeconfig), context=context, client_configuration=settings)
-        else:
-            in_cluster: Any = load_incluster_config
-            in_cluster(client_configuration=settings)
-    except (ConfigException, OSError) as error:
-        raise NoCredentials(f"{where}: {error}; name a file with --kubeconfig") from None
-    except (YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        # The loader takes a file of another shape apart without looking; its errors may quote the file.
-        raise NoCredentials(f"{where} cannot be read ({type(error).__name__}): it is no kubeconfig") from None
-    settings.connection_pool_maxsize = max(16, config.workers * 4)
-    # kopf's connection does the same. Proxies come from the kubeconfig; with the environment's, every request would
-    # read ~/.netrc as well, and could send a password from there.
-    settings.client_session_kwargs = {"trust_env": False}
-    return settings  # type: ignore[no-any-return]
-
-
-def client(settings: Configuration) -> ApiClient:
-    """Return a client for ``settings``. Raises ``NoCredentials`` when its certificates cannot be read."""
-    build: Any = ApiClient
-    try:
-        return build(configuration=settings)  # type: ignore[no-any-return]
-    except (OSError, ValueError) as error:
-        raise NoCredentials(f"certificates for {settings.host} cannot be read: {error}") from None
 
 
 class Kube:

@@ -18,10 +18,11 @@ from ..verify.run import verify
 from . import app, logs, preflight
 from .apply import Applier
 from .config import Config
+from .credentials import NoCredentials, client, configuration
 from .events import Recorder
 from .failures import ApiFailure, describe
 from .health import LagMeter, Vitals, serve
-from .kube import Kube, MayNotWrite, NoCredentials, client, configuration
+from .kube import Kube, MayNotWrite
 from .lease import Leadership, LeaseLost
 from .metrics import Metrics
 from .observe import Key, Store

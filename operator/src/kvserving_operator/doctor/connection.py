@@ -15,13 +15,13 @@ import aiohttp
 
 from ..api.v1alpha1 import KIND
 from ..control.config import Config
+from ..control.credentials import SERVICE_ACCOUNT, NoCredentials, client, configuration, namespace_of
 from ..control.failures import ApiFailure, describe
-from ..control.kube import Kube, NoCredentials, client, configuration
+from ..control.kube import Kube
 from ..control.workqueue import TokenBucket
 from ..local.errors import EnvironmentFault
 
 DEFAULT_KUBECONFIG = Path("~/.kube/config")
-_SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def kubeconfig_of(option: str | None) -> str | None:
         return chosen
     if (default := DEFAULT_KUBECONFIG.expanduser()).is_file():
         return str(default)
-    if _SERVICE_ACCOUNT.is_dir():
+    if SERVICE_ACCOUNT.is_dir():
         return None
     raise EnvironmentFault(
         f"there is no cluster to ask: neither --kubeconfig nor KUBECONFIG is set, and {DEFAULT_KUBECONFIG} does not "
@@ -100,25 +100,11 @@ async def connect(
         now=time.monotonic,
     )
     own: Any = settings
-    chosen = namespace or _namespace(kubeconfig, context) or "default"
+    chosen = namespace or namespace_of(config.kubeconfig, context) or "default"
     try:
         yield Connection(kube, chosen, str(own.host).rstrip("/"), own, transport.rest_client.ssl_context)
     finally:
         await transport.close()
-
-
-def _namespace(kubeconfig: str | None, context: str | None) -> str | None:
-    """Namespace of the context, or of the pod that this runs in."""
-    if kubeconfig is None:
-        file = _SERVICE_ACCOUNT / "namespace"
-        return file.read_text().strip() if file.is_file() else None
-    from kubernetes.aio.config.kube_config import list_kube_config_contexts
-
-    listed: Any = list_kube_config_contexts
-    contexts, active = listed(kubeconfig)
-    found = next((entry for entry in contexts if entry["name"] == context), active)
-    namespace: str | None = (found or {}).get("context", {}).get("namespace")
-    return namespace
 
 
 def refused(server: str, failure: ApiFailure) -> EnvironmentFault:

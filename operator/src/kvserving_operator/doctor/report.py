@@ -101,10 +101,10 @@ def object_lines(facts: ObjectFacts) -> Iterator[str]:
         yield f"  {len(facts.live.children)} children, {len(engines)} engines, counters of {read}"
 
 
-def object_subject(facts: ObjectFacts) -> dict[str, Any]:
-    """The same as JSON data."""
+def object_subject(facts: ObjectFacts, site: str) -> dict[str, Any]:
+    """The same as JSON data; ``site`` is the one that it was looked at for, as ``--site`` names it."""
     said: dict[str, Any] = {
-        "object": {"name": facts.name, "namespace": facts.namespace, "live": facts.live is not None}
+        "object": {"name": facts.name, "namespace": facts.namespace, "site": site, "live": facts.live is not None}
     }
     if facts.plan is not None:
         said["object"] |= {
