@@ -44,6 +44,11 @@ class Image:
     dockerfile: Path
     arguments: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def tag(self) -> str:
+        """What stands behind the name's last colon."""
+        return self.name.rpartition(":")[2]
+
 
 OPERATOR = Image(f"docker.io/kvserving/operator:{__version__}", ROOT / "images/operator/Dockerfile")
 CONNECTOR = Image(f"docker.io/kvserving/connector:{__version__}", ROOT / "images/connector/Dockerfile")
@@ -56,7 +61,17 @@ NEXT = Image(
     _STAND_INS / "next/Dockerfile",
     {"OPERATOR": OPERATOR.name, "VERSION": _NEXT_VERSION},
 )
-ALL = (OPERATOR, CONNECTOR, ROUTER, STORE, NEXT)
+NEXT_CONNECTOR = Image(
+    f"docker.io/kvserving/connector:{_NEXT_VERSION}",
+    _STAND_INS / "next-connector/Dockerfile",
+    {"CONNECTOR": CONNECTOR.name, "VERSION": _NEXT_VERSION},
+)
+NEXT_PROTOCOL = Image(
+    f"docker.io/kvserving/operator:{_NEXT_VERSION}-protocol",
+    _STAND_INS / "next/Dockerfile",
+    {**NEXT.arguments, "PROTOCOL": "2"},
+)
+ALL = (OPERATOR, CONNECTOR, ROUTER, STORE, NEXT, NEXT_CONNECTOR, NEXT_PROTOCOL)
 
 
 class Builder:

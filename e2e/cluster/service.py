@@ -19,7 +19,7 @@ from e2e.cluster.lane import Lane
 from e2e.controlplane.api import Json
 from e2e.local.asking import Reply, Texts, ask
 from e2e.local.tiers import BLOCK, STORED_SECONDS, Reading, read
-from e2e.operator.objects import condition, path_of
+from e2e.operator.objects import condition, eventually, path_of
 
 NAME = "tiny"
 ROLES = ("prefill", "decode")
@@ -83,6 +83,24 @@ class Served:
             )
             for pod in self.lane.plane.api.items(path, labelSelector="kvserving.dev/name")
         }
+
+    def settled(self) -> None:
+        """Return when the object is Ready and has the engines that its spec asks for, with none on its way out."""
+        spec = self.wait("Ready")["spec"]
+        asked = {role: spec[role].get("replicas", 1) for role in ROLES}
+        eventually(
+            lambda: {role: len(self.pods(role)) for role in ROLES}, lambda found: found == asked,
+            what=f"{asked} pods", timeout=GONE_SECONDS,
+        )  # fmt: skip
+        path = f"/api/v1/namespaces/{self.namespace}/pods"
+        eventually(
+            lambda: [
+                pod["metadata"]["name"]
+                for pod in self.lane.plane.api.items(path, labelSelector="kvserving.dev/name")
+                if "deletionTimestamp" in pod["metadata"]
+            ],
+            lambda leaving: not leaving, what="no pod is on its way out", timeout=GONE_SECONDS,
+        )  # fmt: skip
 
     def delete_pod(self, pod: Json, grace: int | None = None) -> None:
         """Delete a pod, by the grace that it asks for, and return when it is gone."""

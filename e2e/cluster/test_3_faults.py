@@ -63,7 +63,7 @@ def _loads(pod: Json) -> bool:
 
 
 def test_containerd_is_restarted_under_traffic_and_no_pod_is(served: Served) -> None:
-    served.wait("Ready")
+    served.settled()
     before = served.identities()
     with served.traffic() as statuses:
         answered(statuses, 3)

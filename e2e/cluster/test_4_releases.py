@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(UP_SECONDS + 300)]
 CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kvservings.kvserving.dev"
 DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/{RELEASE}"
 KEPT = {("PersistentVolumeClaim", "models"), ("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt")}
-NEXT_TAG = NEXT.name.rpartition(":")[2]
 
 
 def version(lane: Lane) -> set[str]:
@@ -38,10 +37,10 @@ def test_a_newer_operator_and_then_the_older_one_restart_no_engine(lane: Lane, o
     served.wait("Ready")
     before = served.identities()
     [first] = version(lane)
-    lane.install({"image": {"tag": NEXT_TAG}}, command="upgrade")
+    lane.install({"image": {"tag": NEXT.tag}}, command="upgrade")
     served.wait("Ready")
     [second] = version(lane)
-    assert NEXT_TAG in second
+    assert NEXT.tag in second
     assert served.identities() == before
     lane.install(command="upgrade")
     served.wait("Ready")

@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 from tests.plan.support import edited, faults, pair, render
 
+from kvserving_operator import connectors
+from kvserving_operator.plan import Site
+
 MATCHING = [
     "--model",
     "--revision",
@@ -123,6 +126,18 @@ SAME_REVISION: dict[str, Any] = {
 @pytest.mark.parametrize("path", NEW_REVISION)
 def test_a_matching_field_makes_a_new_revision(path: str) -> None:
     assert render(edited(FULL, path, NEW_REVISION[path])).plan.revision != render(FULL).plan.revision
+
+
+def test_a_connector_of_another_protocol_makes_a_new_revision_and_another_image_of_it_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = {**FULL, "prefill": None}
+    first, unpaired = render(FULL).plan.revision, render(alone).plan.revision
+    other = Site("cluster", connector_image="mirror.example/connector:2")
+    assert render(FULL, site=other).plan.revision == first
+    monkeypatch.setattr(connectors, "TRANSFER_PROTOCOL", 2)
+    assert render(FULL).plan.revision != first
+    assert render(alone).plan.revision == unpaired, "an engine without a peer is understood by itself"
 
 
 def test_kvcached_makes_a_new_revision() -> None:

@@ -32,6 +32,13 @@ OWNERS = {TIERED: "scheduler", WORKER: "worker"}
 
 STORE_TIER_MODULE = "kvserving_connector.vllm.tier"
 
+TRANSFER_PROTOCOL = 1
+"""Counted up with a connector that does not understand its predecessor's hand-offs, or makes ones that it would not.
+
+It is part of the profile, so that such a connector comes as a new revision beside the one that serves; any other
+replaces the engines in place. ``tests/connector/test_transfer_protocol.py`` holds the connector against the record.
+"""
+
 # A request that the router paired must load from its prefill engine, whatever a tier holds.
 NIXL_WEIGHT = 1_000_000
 TIER_WEIGHT = 1
@@ -129,7 +136,8 @@ def transfer_form(spec: KVServingSpec) -> str:
     """
     if spec.prefill is None:
         return "none"
-    return "pull-staged" if staging_bytes(spec) else "pull"
+    form = "pull-staged" if staging_bytes(spec) else "pull"
+    return form if TRANSFER_PROTOCOL == 1 else f"{form}-{TRANSFER_PROTOCOL}"
 
 
 def transfer_config(
