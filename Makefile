@@ -40,6 +40,9 @@ install: $(VENV)/.installed ## .venv with the kvserving command and both routers
 .PHONY: install-engine
 install-engine: $(ENGINE_VENV)/.installed ## .venv-engine with vLLM for CPU and the connector (6 GB, some minutes)
 
+.PHONY: install-test
+install-test: $(VENV)/.dev $(ENGINE_VENV)/.test ## both, with linters and test tools, to work on them
+
 $(VENV)/.bootstrapped: requirements/bootstrap.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || \
 		{ echo "make: Python 3.11 or newer is needed; '$(PYTHON)' is not. Name another one: make PYTHON=python3.12" >&2; exit 1; }
@@ -108,6 +111,7 @@ check: $(VENV)/.dev ## lint, types, import rules, generated files
 	$(BIN)/python -m kvserving_operator.reference --check docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --check operator/src/kvserving_operator/plan/assets
 	$(BIN)/python -m kvserving_operator.chart --check charts/kvserving-operator
+	$(BIN)/python -m tests.chart.bundle --current deploy
 
 .PHONY: format
 format: $(VENV)/.dev ## format the code and mend what the linter can
@@ -135,7 +139,7 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## pure code and the executor, five minutes
+test-unit: $(VENV)/.dev ## pure code and the executor, four minutes on two idle cores
 	$(BIN)/pytest $(PARALLEL) tests --ignore tests/connector --ignore tests/chart
 
 .PHONY: test-connector

@@ -38,7 +38,7 @@ def test_a_page_that_differs_is_told_with_the_command_that_mends_it(
     assert main(["--check", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert told.startswith(f"{tmp_path / name} differs")
-    assert f"run `python -m kvserving_operator.reference --write {tmp_path}`" in told
+    assert f"run `make generate` or `python -m kvserving_operator.reference --write {tmp_path}`" in told
 
 
 def test_links_between_the_pages_lead_to_a_heading(made: dict[str, str]) -> None:

@@ -34,10 +34,10 @@ def folder_actions(parser: argparse.ArgumentParser) -> Any:
     return group
 
 
-def write_or_check(name: str, text: str, options: argparse.Namespace, source: str) -> int:
+def write_or_check(name: str, text: str, options: argparse.Namespace, source: str, target: str = "generate") -> int:
     """Do what ``actions`` added: print ``text``, write it as ``name``, or compare; return the exit status.
 
-    ``source`` is what the file is generated from, for the message when it differs.
+    ``source`` is what the file is generated from and ``target`` what make writes it by, for the message if it differs.
     """
     if options.print:
         print(text, end="")
@@ -49,5 +49,8 @@ def write_or_check(name: str, text: str, options: argparse.Namespace, source: st
     file = options.check / name
     if file.is_file() and file.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{file} differs from {source}: run `{options.command} --write {options.check}`", file=sys.stderr)
+    print(
+        f"{file} differs from {source}: run `make {target}` or `{options.command} --write {options.check}`",
+        file=sys.stderr,
+    )
     return 1
