@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from . import (
@@ -28,8 +28,8 @@ BENCHMARKS: dict[str, Callable[[], Table]] = {
     "chunk-hashing": chunk_hashing.run,
     "tier-ttft": tier_ttft.run,
 }
-PAGES: dict[str, tuple[Callable[[], str], Path]] = {"performance": (performance.page, performance.PAGE)}
-"""Pages of docs/, made from raw results that other machines left in RESULTS."""
+PAGES: dict[str, Callable[[], Mapping[Path, str]]] = {"performance": performance.written}
+"""Pages of docs/ and their pictures, made from raw results that other machines left in RESULTS."""
 RESULTS = Path(__file__).with_name("results")
 
 
@@ -46,16 +46,16 @@ def main() -> int:
     for name in names:
         try:
             if name in PAGES:
-                make, file = PAGES[name]
-                text = make()
+                files = PAGES[name]()
             else:
-                file = RESULTS / f"{name}.md"
-                text = BENCHMARKS[name]().markdown(f"make bench, or python -m benchmarks {name}")
+                made = BENCHMARKS[name]().markdown(f"make bench, or python -m benchmarks {name}")
+                files = {RESULTS / f"{name}.md": made}
         except NotMeasured as reason:
             print(f"{name} is left out: {reason}\n")
             continue
-        file.write_text(text)
-        print(text)
+        for file, text in files.items():
+            file.write_text(text)
+            print(text if file.suffix == ".md" else f"wrote {file.name}")
     return 0
 
 

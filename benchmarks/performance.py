@@ -10,7 +10,8 @@ from typing import Any
 
 from e2e.gpu.records import MEASURED, read
 
-from .table import NotMeasured
+from . import first_tokens
+from .table import NotMeasured, table
 
 RESULTS = Path(__file__).with_name("results")
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -28,15 +29,27 @@ _STEPS = {
 Record = Mapping[str, Any]
 
 
-def page(files: Iterable[Path] | None = None) -> str:
-    """Return the page. Raises NotMeasured when there are no raw results."""
+def written(files: Iterable[Path] | None = None) -> dict[Path, str]:
+    """Return the page and its pictures by the file they belong in. Raises NotMeasured without raw results."""
     named = sorted(RESULTS.glob("*.jsonl")) if files is None else list(files)
-    found = [record for file in named for record in read(file)]
-    if not found:
-        raise NotMeasured("there are no raw results in benchmarks/results: `make e2e-gpu` on a GPU host makes them")
     places: dict[tuple[str, str], list[Record]] = defaultdict(list)
-    for record in found:
-        places[record["device"], record["shape"]].append(record)
+    for file in named:
+        for record in read(file):
+            places[record["device"], record["shape"]].append(record)
+    if not places:
+        raise NotMeasured("there are no raw results in benchmarks/results: `make e2e-gpu` on a GPU host makes them")
+    found = {PAGE: _page(named, places)}
+    for records in places.values():
+        found |= first_tokens.pictures(records)
+    return found
+
+
+def page(files: Iterable[Path] | None = None) -> str:
+    """Return the page alone."""
+    return written(files)[PAGE]
+
+
+def _page(named: Sequence[Path], places: Mapping[tuple[str, str], Sequence[Record]]) -> str:
     lines = [
         "# Performance",
         "",
@@ -47,7 +60,8 @@ def page(files: Iterable[Path] | None = None) -> str:
     ]
     for (device, shape), records in places.items():
         lines += ["", f"## {device}, model of the shape {shape}"]
-        lines += _transfers(records) + _first_tokens(records) + _checks(records) + _missing(records)
+        lines += _transfers(records) + _first_tokens(records) + first_tokens.sections(records)
+        lines += _checks(records) + _missing(records)
     return "\n".join(lines) + "\n"
 
 
@@ -72,12 +86,6 @@ def transfer_row(rounds: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
         f"{statistics.median(descriptors):,.0f}" if descriptors else "",
         f"{staged} of {len(rounds)}",
     )
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the lines of a Markdown table, none without rows."""
-    body = ["| " + " | ".join(row) + " |" for row in rows]
-    return ["", "| " + " | ".join(header) + " |", "|" + " --- |" * len(header), *body] if body else []
 
 
 def _transfers(records: Sequence[Record]) -> list[str]:

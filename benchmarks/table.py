@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,12 @@ class Table:
         lines = [f"# {self.title}", "", self.note, ""]
         lines += ["| " + " | ".join(row) + " |" for row in (self.header, ("---",) * len(self.header), *self.rows)]
         return "\n".join([*lines, "", f"Made by `{command}` on {hardware()}.", ""])
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table, none without rows."""
+    body = ["| " + " | ".join(row) + " |" for row in rows]
+    return ["", "| " + " | ".join(header) + " |", "|" + " --- |" * len(header), *body] if body else []
 
 
 def hardware() -> str:

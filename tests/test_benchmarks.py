@@ -37,3 +37,14 @@ def test_an_engine_environment_that_is_missing_is_named_with_the_way_to_it(monke
     monkeypatch.setattr(engine_python, "PYTHON", "/nowhere/python")
     with pytest.raises(NotMeasured, match=r"/nowhere/python: run `make install-engine`"):
         engine_python.command("store_reader")
+
+
+def test_a_page_is_written_with_its_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = {tmp_path / "page.md": "# A page\n", tmp_path / "a.svg": "<svg/>\n"}
+    monkeypatch.setattr(program, "PAGES", {"page": lambda: files})
+    monkeypatch.setattr("sys.argv", ["benchmarks", "page"])
+    assert program.main() == 0
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == files
+    assert capsys.readouterr().out == "# A page\n\nwrote a.svg\n"

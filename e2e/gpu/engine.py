@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .sides import transfer
+
 HITS = "vllm:external_prefix_cache_hits"
 OWN = "vllm:prefix_cache_hits"
 LOADED = "kvserving:worker_cache_loaded_tokens"
 FAILED = "kvserving:worker_cache_failed_tokens"
 WRITTEN = "kvserving:store_written_chunks"
 PENDING = "kvserving:store_pending_chunks"
-MODULES = {
-    "WorkerCacheConnector": "kvserving_connector.vllm.worker_cache",
-    "TieredOffloadConnector": "kvserving_connector.vllm.offload",
-}
 _ASKS_TO_SETTLE = 3
 _RESET_SECONDS = 60
+_LINK_BYTES = 1 << 30
+_LINK_TIMES = 8
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the engine is made. ``extra`` is the connector's; ``more`` goes to vLLM as it is."""
+    """How the engine is made. ``extra`` is the connector's, if there is one; ``more`` goes to vLLM as it is."""
 
     model: Path
     extra: Mapping[str, Any]
-    connector: str = "WorkerCacheConnector"
+    connector: str | None = "WorkerCacheConnector"
     ranks: int = 1
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -63,15 +63,10 @@ class Engine:
             disable_custom_all_reduce=True,
             tensor_parallel_size=settings.ranks,
             distributed_executor_backend="mp" if settings.ranks > 1 else None,
-            kv_transfer_config={
-                "kv_connector": settings.connector,
-                "kv_connector_module_path": MODULES[settings.connector],
-                "kv_role": "kv_both",
-                "kv_load_failure_policy": "recompute",
-                "kv_connector_extra_config": {"loads": "always", **settings.extra},
-            },
+            kv_transfer_config=transfer(settings.connector, settings.extra),
             **settings.more,
         )
+        self._connected = settings.connector is not None
 
     def facts(self) -> dict[str, Any]:
         """Return what the engine made of its settings."""
@@ -80,7 +75,8 @@ class Engine:
             "async_scheduling": bool(config.scheduler_config.async_scheduling),
             "cuda_graphs": str(config.compilation_config.cudagraph_mode),
             "block": config.cache_config.block_size,
-            "pinned": self.of_ranks(pinned),
+            "blocks": config.cache_config.num_gpu_blocks,
+            **({"pinned": self.of_ranks(pinned)} if self._connected else {}),
         }
 
     def of_ranks(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
@@ -109,13 +105,13 @@ class Engine:
         for number in range(_ASKS_TO_SETTLE):
             self.first_token([number + 1])
 
-    def forget(self) -> None:
-        """Empty the engine's own cache; a connector keeps its tiers.
+    def forget(self, *, l1: bool = False) -> None:
+        """Empty the engine's own cache, and L1 where it is named; what is behind L1 stays.
 
         Raises TimeoutError when blocks stay in use, which saves hold while they are copied.
         """
         deadline = time.monotonic() + _RESET_SECONDS
-        while not self.llm.reset_prefix_cache():
+        while not self.llm.reset_prefix_cache(reset_connector=l1):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"blocks of the engine's cache are still in use after {_RESET_SECONDS} s")
             self.settle()
@@ -149,6 +145,24 @@ def pinned(worker: Any) -> bool | None:
         return None
     region = copier._mmap_region
     return bool(region.is_pinned) and all(tensor.is_pinned() for tensor in copier._load_handler.src_tensors)
+
+
+def link(worker: Any) -> float | None:
+    """In a rank: bytes a second from registered host memory to the GPU, the best of several copies; None without."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return None
+    source = torch.empty(_LINK_BYTES, dtype=torch.uint8, pin_memory=True)
+    target = torch.empty(_LINK_BYTES, dtype=torch.uint8, device="cuda")
+    best = float("inf")
+    for _ in range(_LINK_TIMES):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - started)
+    return _LINK_BYTES / best
 
 
 def made(name: str, tokens: int) -> list[int]:

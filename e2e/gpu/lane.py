@@ -108,7 +108,7 @@ class Lanes:
         """Make the model by the engines' interpreter; None, and a record, when it cannot be made."""
         started = time.monotonic()
         done = subprocess.run(
-            [self.engine_python, "-m", "e2e.gpu.shapes", self.shape.name, str(self.models)],
+            [self.engine_python, "-m", "e2e.gpu.models", self.shape.model, str(self.models)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])},
             cwd=REPOSITORY,
             capture_output=True,

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-from examples import tiny_model
-
-from .ttft import QWEN3_4B
 
 GIB = 2**30
-SPREAD = 0.025
-"""Of the large model's weights: as much of a layer's output for its width as the tiny model's."""
-SHARPNESS = 3.0
-"""Of attention, by the weights that scale queries. At 1 a head averages over all tokens, and of 30,000 none counts."""
 MODEL = "lane"
 
 
@@ -25,6 +14,8 @@ class Shape:
 
     name: str
     device: str
+    model: str
+    """Of ``models``."""
     context: int
     dtype: str
     lengths: tuple[int, ...]
@@ -32,7 +23,7 @@ class Shape:
     timed: tuple[int, ...]
     """Prompts whose transfer is timed."""
     kv_token: int
-    """Bytes of KV of a token."""
+    """Bytes of KV of a token, all layers; those with a window keep fewer tokens."""
     staging: int
     large_staging: int
     """Takes the longest prompt."""
@@ -51,6 +42,8 @@ class Shape:
     """Whether engines compute the same whatever else they compute at once: then answers are equal, or wrong."""
     shared: bool = False
     """Whether all engines are on one GPU."""
+    stages: bool = True
+    """Whether its transfers can be staged: those of a model with layers of several kinds go block by block."""
 
     @property
     def slot_tokens(self) -> int:
@@ -80,6 +73,7 @@ class Shape:
 GPU = Shape(
     name="qwen3-4b",
     device="gpu",
+    model="qwen3-4b",
     context=32768,
     dtype="bfloat16",
     lengths=(15, 16, 17, 257, 2048, 16000, 30000),
@@ -97,6 +91,7 @@ GPU = Shape(
 TINY = Shape(
     name="tiny",
     device="cpu",
+    model="tiny-qwen3",
     context=4096,
     dtype="float32",
     lengths=(15, 16, 17, 257, 700, 1500, 3000),
@@ -109,6 +104,14 @@ TINY = Shape(
     long_prompt=3000,
     l1="64Mi",
 )
+GEMMA3 = replace(
+    GPU,
+    name="gemma3-4b",
+    model="gemma3-4b",
+    kv_token=139_264,
+    stages=False,
+)
+TINY_GEMMA3 = replace(TINY, name="tiny-gemma3", model="tiny-gemma3", kv_token=6144, stages=False)
 SHARED_KV_BYTES = 17 * GIB
 """Takes what is timed on fresh engines (``fresh_times``), and four such engines fit beside the yardstick."""
 
@@ -118,73 +121,5 @@ def on_one_gpu(shape: Shape) -> Shape:
     return replace(shape, shared=True, kv_bytes=SHARED_KV_BYTES)
 
 
-SHAPES = {shape.name: shape for shape in (GPU, TINY)}
-
-
-def make(shape: Shape, folder: Path) -> Path:
-    """Return the folder of the shape's model, with random weights, made when it is not there.
-
-    Run by an interpreter with torch, transformers and safetensors.
-    """
-    tiny = folder / "tiny-qwen3"
-    tiny_model.make("qwen3", tiny, 0)
-    if shape is TINY:
-        return tiny
-    made = folder / shape.name
-    if not (made / tiny_model.MARKER).exists():
-        made.mkdir(parents=True, exist_ok=True)
-        for file in tiny.iterdir():
-            if file.name.startswith(("token", "chat", "special")):
-                (made / file.name).write_bytes(file.read_bytes())
-        (made / "config.json").write_text(json.dumps(QWEN3_4B))
-        _write_weights(QWEN3_4B, made / "model.safetensors")
-        (made / tiny_model.MARKER).write_text(f"{shape.name}\n", encoding="ascii")
-    return made
-
-
-def weights(config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return names and forms of the weights of a dense Qwen3 whose embeddings are tied."""
-    hidden, inner, size = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries, keys = config["num_attention_heads"] * size, config["num_key_value_heads"] * size
-    found: dict[str, tuple[int, ...]] = {
-        "model.embed_tokens.weight": (config["vocab_size"], hidden),
-        "model.norm.weight": (hidden,),
-    }
-    for number in range(config["num_hidden_layers"]):
-        layer = {
-            "input_layernorm": (hidden,),
-            "post_attention_layernorm": (hidden,),
-            "self_attn.q_norm": (size,),
-            "self_attn.k_norm": (size,),
-            "self_attn.q_proj": (queries, hidden),
-            "self_attn.k_proj": (keys, hidden),
-            "self_attn.v_proj": (keys, hidden),
-            "self_attn.o_proj": (hidden, queries),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-        }
-        found |= {f"model.layers.{number}.{name}.weight": form for name, form in layer.items()}
-    return found
-
-
-def _write_weights(config: dict[str, Any], file: Path) -> None:
-    import torch
-    from safetensors.torch import save_file
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    random = torch.Generator(device).manual_seed(0)
-    tensors = {}
-    for name, form in weights(config).items():
-        if len(form) == 1:
-            value = torch.full(form, SHARPNESS if "q_norm" in name else 1.0)
-        else:
-            value = torch.empty(form, device=device).normal_(0.0, SPREAD, generator=random)
-        tensors[name] = value.to(torch.bfloat16).cpu()
-    save_file(tensors, str(file), metadata={"format": "pt"})
-
-
-if __name__ == "__main__":
-    import sys
-
-    print(make(SHAPES[sys.argv[1]], Path(sys.argv[2])))
+SHAPES = {shape.name: shape for shape in (GPU, TINY, GEMMA3, TINY_GEMMA3)}
+"""The first of a device is the one that is taken there."""

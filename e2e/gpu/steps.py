@@ -207,8 +207,8 @@ def _wall_ms(of: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _unstaged(asked: Asked, counted: Mapping[str, float]) -> list[str]:
-    """Scattered blocks of GPUs are worth staging; on a CPU nothing need be."""
-    expected = "staged" in asked.name and asked.shape.device == "gpu"
+    """Scattered blocks of GPUs are worth staging, where the model's can be; on a CPU nothing need be."""
+    expected = "staged" in asked.name and asked.shape.device == "gpu" and asked.shape.stages
     return ["no transfer was staged"] if expected and not counted.get("staged") else []
 
 

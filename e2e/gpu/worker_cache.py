@@ -187,7 +187,7 @@ def run_case(name: str, arguments: argparse.Namespace) -> tuple[str, dict[str, A
 
 def settings_of(case: Case, arguments: argparse.Namespace) -> Settings:
     """Return the engine of a case."""
-    extra: dict[str, Any] = {"cpu_bytes_to_use": L1_BYTES, "offload": case.offload}
+    extra: dict[str, Any] = {"cpu_bytes_to_use": L1_BYTES, "offload": case.offload, "loads": "always"}
     if case.store:
         url = f"file://{arguments.folder}/store"
         extra["secondary_tiers"] = [{"type": "SharedStoreTier", "urls": [url]}]

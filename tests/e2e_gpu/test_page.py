@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks import performance
+from benchmarks.plot import plot
 from benchmarks.table import NotMeasured
 
 
@@ -58,3 +60,94 @@ def test_first_tokens_are_compared_with_computing(tmp_path: Path) -> None:
 def test_without_raw_results_there_is_no_page(tmp_path: Path) -> None:
     with pytest.raises(NotMeasured, match="make e2e-gpu"):
         performance.page(written(tmp_path))
+
+
+def timed(side: str, cold: float, l1: float | None, loaded: int = 496, **more: Any) -> dict[str, Any]:
+    """Return a record with three runs of one round, 2 ms apart where they are computed."""
+    of = [{"run": run, "cold": cold + 0.002 * run, "own": 0.01, "loaded": loaded, "same": "equal"} for run in range(3)]
+    if l1 is not None:
+        of = [{**one, "l1": l1} for one in of]
+    common = {"variant": side, "facts": {"link": 50e9, "block": 16, "blocks": 100}, "settings": []}
+    return {**record("ttft-tiers"), **common, "rounds": {"512": of}, "kv_token": 1_000_000, **more}
+
+
+def test_first_tokens_of_all_sides_are_told_with_their_spread_and_the_goal(tmp_path: Path) -> None:
+    learned = {"512": {"rounds": 39, "taken": 12, "cold": 0.02, "l1": 0.03}}
+    page = performance.page(
+        written(
+            tmp_path,
+            timed("none", 0.018, None),
+            timed("stock", 0.02, 0.03),
+            timed("scheduler", 0.02, 0.015),
+            timed("worker", 0.02, 0.023, loaded=0, learned=learned),
+        )
+    )
+    computed, bound = "22.0 (20.0 to 24.0) | 10.0 (10.0 to 10.0)", f"{1.1 * (10 + 496e6 / 50e9 * 1e3):.1f}"
+    assert "| 512 | none, vLLM 0.33.0 | 20.0 (18.0 to 22.0) | 10.0 (10.0 to 10.0) |  |  |  |  |  |  |" in page
+    assert f"| stock, vLLM 0.33.0 | {computed} | 30.0 (30.0 to 30.0) | 496 | 1.36 | {bound} | above |  |" in page
+    assert f"| scheduler, vLLM 0.33.0 | {computed} | 15.0 (15.0 to 15.0) | 496 | 0.68 | {bound} | below |  |" in page
+    assert f"| worker, vLLM 0.33.0 | {computed} | 23.0 (23.0 to 23.0) | 0 | 1.05 |  | within noise | 30.0 |" in page
+    assert "(50.0 to 50.0 GB/s)" in page
+    assert "First tokens: 12 equal to the computed one, 0 ties, 0 others." in page
+
+
+def test_what_was_wrong_with_first_tokens_is_told_below_their_table(tmp_path: Path) -> None:
+    page = performance.page(written(tmp_path, timed("worker", 0.02, 0.015, problems=["2 other answers"])))
+    assert "0 others. worker, vLLM 0.33.0: 2 other answers." in page
+
+
+def test_a_hybrid_model_has_no_bound_by_bytes(tmp_path: Path) -> None:
+    page = performance.page(written(tmp_path, timed("worker", 0.02, 0.015, kv_token=None)))
+    assert "| 496 | 0.68 |  | below |  |" in page
+
+
+def test_a_flood_is_told_by_means_and_external_hits(tmp_path: Path) -> None:
+    runs = [
+        {"run": run, "cold": 0.2, "after": 0.1 + 0.01 * run, "hits": 12960 + run, "same": ["equal"] * 9 + ["tie"]}
+        for run in range(3)
+    ]
+    flood = {**timed("worker", 1, None), "step": "ttft-flood", "runs": runs, "flood": [500, 16], "flooded": [10, 1300]}
+    del flood["rounds"]
+    page = performance.page(written(tmp_path, flood))
+    assert "10 prompts of 1,300 tokens, then 500 others of 16 tokens" in page
+    row = "200.0 (200.0 to 200.0) | 110.0 (100.0 to 120.0) | 0.55 | 12,960 to 12,962 | 5.0"
+    assert f"| worker, vLLM 0.33.0 | {row} |" in page
+    assert "27 equal to the computed one, 3 ties, 0 others" in page
+
+
+def test_a_store_has_a_table_of_its_own_and_what_failed_is_told(tmp_path: Path) -> None:
+    of = [{"run": run, "cold": 0.1, "l2": 0.05, "own": 0.01, "loaded": 496, "same": "equal"} for run in range(3)]
+    store = {**timed("worker", 1, None), "step": "ttft-store", "rounds": {"512": of}}
+    failed = {**record("ttft-store", "failed", fault="the engine ended with status 1:\nmore"), "variant": "scheduler"}
+    page = performance.page(written(tmp_path, store, failed))
+    assert (
+        "| 512 | worker, vLLM 0.33.0 | 100.0 (100.0 to 100.0) | 50.0 (50.0 to 50.0) | 496 | 0.50 | below |  |" in page
+    )
+    assert "| ttft-store | scheduler, vLLM 0.33.0 | failed | the engine ended with status 1: |" in page
+
+
+def test_a_picture_shows_each_side_and_the_page_links_it(tmp_path: Path) -> None:
+    found = performance.written(written(tmp_path, timed("none", 0.02, None), timed("worker", 0.02, 0.011)))
+    (picture,) = (file for file in found if file != performance.PAGE)
+    assert picture == performance.PAGE.parent / "pictures" / "first-tokens-l1-2-x-gpu-small.svg"
+    assert f"](pictures/{picture.name})" in found[performance.PAGE]
+    words = [text.text for text in ET.fromstring(found[picture]).iter("{http://www.w3.org/2000/svg}text")]
+    assert "worker, vLLM 0.33.0" in words
+    assert "none, vLLM 0.33.0" not in words
+    assert "512" in words
+
+
+def test_raw_results_without_times_to_the_first_token_have_no_picture(tmp_path: Path) -> None:
+    assert list(performance.written(written(tmp_path, record("up")))) == [performance.PAGE]
+
+
+def test_points_lie_where_their_values_are() -> None:
+    drawn = ET.fromstring(plot("A & B", ("x", "y"), {"one": [(10, 0.0), (1000, 1.0), (100, 0.5)]}, level=1.0))
+    at = [
+        (float(dot.get("cx", "")), float(dot.get("cy", ""))) for dot in drawn.iter("{http://www.w3.org/2000/svg}circle")
+    ]
+    assert [x for x, _ in at] == sorted(x for x, _ in at)
+    assert at[1] == pytest.approx(((at[0][0] + at[2][0]) / 2, (at[0][1] + at[2][1]) / 2), abs=0.1)
+    assert at[0][1] > at[2][1]
+    with pytest.raises(ValueError, match="no point"):
+        plot("nothing", ("x", "y"), {"one": []})

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from e2e.gpu.shapes import GPU, SHAPES, TINY, Shape, weights
-from e2e.gpu.ttft import QWEN3_4B
+from e2e.gpu.models import QWEN3_4B, weights
+from e2e.gpu.shapes import GEMMA3, GPU, SHAPES, TINY, TINY_GEMMA3, Shape
 from e2e.gpu.variants import VARIANTS, Lane, Variant, groups
 
 from kvserving_operator.api.load import load
@@ -69,3 +69,5 @@ def test_the_large_model_has_the_weights_of_its_configuration() -> None:
     assert 3.6e9 < number < 3.7e9
     assert GPU.kv_token == 2 * 36 * 8 * 128 * 2
     assert TINY.kv_token == 2 * 4 * 2 * 64 * 4
+    assert GEMMA3.kv_token == 2 * 34 * 4 * 256 * 2
+    assert TINY_GEMMA3.kv_token == 2 * 6 * 2 * 64 * 4

@@ -194,6 +194,15 @@ def test_transfers_are_timed_four_times_and_slow_ones_once(tmp_path: Path, monke
     assert len(looked(tmp_path, steps.fresh, name="kvcached-staged-large")["transfers"]["64"]) == 4
 
 
+@pytest.mark.parametrize("stages", [True, False])
+def test_transfers_that_are_not_staged_are_a_problem_only_where_the_model_can_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stages: bool
+) -> None:
+    monkeypatch.setitem(globals(), "SHAPE", replace(SHAPE, device="gpu", stages=stages))
+    found = looked(tmp_path, steps.scattered, name="staged")
+    assert found["problems"] == (["no transfer was staged"] if stages else [])
+
+
 def test_an_engine_killed_while_it_pulls_loses_requests_and_answers_none_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,235 @@
+"""The part of the GPU lane's page that ``e2e.gpu.first_tokens`` has measured: tables, and the plots beside them."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from e2e.gpu.rounds import LIMIT, RUNS, Spread, against_cold, bound
+
+from .plot import plot
+from .table import table
+
+Record = Mapping[str, Any]
+Rounds = Sequence[Mapping[str, Any]]
+
+STEPS = ("ttft-tiers", "ttft-flood", "ttft-store")
+PLACES = {"l1": "L1", "l2": "the store"}
+PICTURES = Path(__file__).parents[1] / "docs" / "pictures"
+
+
+def sections(records: Sequence[Record]) -> list[str]:
+    """Return the lines of one device and model, none where nothing was measured of it."""
+    return _tiers(records) + _flood(records) + _store(records)
+
+
+def pictures(records: Sequence[Record]) -> dict[Path, str]:
+    """Return the plots of one device and model by the file they belong in."""
+    found = {}
+    for step, state in (("ttft-tiers", "l1"), ("ttft-store", "l2")):
+        lines = {
+            _who(record): [
+                (float(tokens), Spread.of(of, state).median / Spread.of(of, "cold").median)
+                for tokens, of in record["rounds"].items()
+                if of
+            ]
+            for record in _of(records, step)
+            if record["variant"] != "none"
+        }
+        if any(lines.values()):
+            title = f"First token from {PLACES[state]}, as a share of computing"
+            drawn = plot(title, ("tokens of the prompt", "share"), lines, level=1.0)
+            found[_picture(records, state)] = drawn
+    return found
+
+
+def _tiers(records: Sequence[Record]) -> list[str]:
+    rows = []
+    for length, record, of in _lengths(_of(records, "ttft-tiers")):
+        loads = record["variant"] != "none"
+        limit = _limit(record, of) if loads else None
+        rows.append(
+            (
+                f"{length:,}",
+                _who(record),
+                _ms(Spread.of(of, "cold")),
+                _ms(Spread.of(of, "own")),
+                _ms(Spread.of(of, "l1")) if loads else "",
+                f"{statistics.median(one['loaded'] for one in of):,.0f}" if loads else "",
+                _share(of, "l1") if loads else "",
+                f"{1e3 * limit:.1f}" if limit is not None else "",
+                against_cold(of, "l1") if loads else "",
+                _always(record, length, "l1"),
+            )
+        )
+    header = (
+        "tokens", "side", "computed, ms", "own cache, ms", "L1, ms", "loaded", "L1 to computed", "G3's bound, ms",
+        "against computing", "always loaded, ms",
+    )  # fmt: skip
+    found = table(header, rows)
+    if not found:
+        return []
+    return [
+        "",
+        "### Time to the first token from L1",
+        "",
+        "One engine a side, one request at a time, by `python -m e2e.gpu.first_tokens`"
+        f"{_settings(records)}. `none`: no connector; `stock`: vLLM's own OffloadingConnector with as much host memory;"
+        " `scheduler`: TieredOffloadConnector; `worker`: WorkerCacheConnector, both with loads where they were measured"
+        " to be faster, which is why nothing may be loaded."
+        f" Medians of {RUNS} runs, in brackets the least and the most of them. `always loaded`: the median of loads"
+        " before that was measured. Against computing: `within noise` is above it by less than its own runs are apart."
+        f" G3's bound: {LIMIT} times a hit in the engine's own cache and the bytes over the link, whose rate was"
+        f" measured in the engine ({_links(records)}).",
+        *found,
+        *_shown(records, "l1"),
+        *_answers(_of(records, "ttft-tiers")),
+    ]
+
+
+def _flood(records: Sequence[Record]) -> list[str]:
+    measured = _of(records, "ttft-flood")
+    rows = []
+    for record in measured:
+        runs = record["runs"]
+        own = record["facts"]["blocks"] * record["facts"]["block"]
+        times = [Spread.of(runs, state) for state in ("cold", "after")]
+        rows.append(
+            (
+                _who(record),
+                *map(_ms, times),
+                f"{times[1].median / times[0].median:.2f}",
+                _range(one["hits"] for one in runs),
+                f"{record['flood'][0] * record['flood'][1] / own:.1f}",
+            )
+        )
+    header = (
+        "side",
+        "computed, ms",
+        "after the flood, ms",
+        "to computed",
+        "external hits, tokens",
+        "flood to own cache",
+    )
+    found = table(header, rows)
+    if not found:
+        return []
+    (number, tokens), (again, length) = measured[0]["flood"], measured[0]["flooded"]
+    return [
+        "",
+        "### After a flood",
+        "",
+        f"{again} prompts of {length:,} tokens, then {number} others of {tokens} tokens, which take the engine's own"
+        f" cache several times over, then the first {again} again: means of {again}, medians of {RUNS} runs, in"
+        " brackets the least and the most; hits are those of `vllm:external_prefix_cache_hits`.",
+        *found,
+        *_answers(measured),
+    ]
+
+
+def _store(records: Sequence[Record]) -> list[str]:
+    rows = [
+        (
+            f"{length:,}",
+            _who(record),
+            _ms(Spread.of(of, "cold")),
+            _ms(Spread.of(of, "l2")),
+            f"{statistics.median(one['loaded'] for one in of):,.0f}",
+            _share(of, "l2"),
+            against_cold(of, "l2"),
+            _always(record, length, "l2"),
+        )
+        for length, record, of in _lengths(_of(records, "ttft-store"))
+    ]
+    header = (
+        "tokens", "side", "computed, ms", "store, ms", "loaded", "store to computed", "against computing",
+        "always loaded, ms",
+    )  # fmt: skip
+    found = table(header, rows)
+    if not found:
+        return []
+    return [
+        "",
+        "### Time to the first token from the store behind L1",
+        "",
+        "Files in a folder of the same machine, read from the operating system's cache where it has them; the engine's"
+        " own cache and L1 are emptied before a prompt is asked again.",
+        *found,
+        *_shown(records, "l2"),
+        *_answers(_of(records, "ttft-store")),
+    ]
+
+
+def _of(records: Iterable[Record], step: str) -> list[Record]:
+    return [record for record in records if record["step"] == step and (record.get("rounds") or record.get("runs"))]
+
+
+def _lengths(records: Iterable[Record]) -> list[tuple[int, Record, Rounds]]:
+    found = [(int(tokens), record, of) for record in records for tokens, of in record["rounds"].items() if of]
+    return sorted(found, key=lambda one: one[0])
+
+
+def _who(record: Record) -> str:
+    return f"{record['variant']}, vLLM {record['versions']['vllm']}"
+
+
+def _ms(spread: Spread) -> str:
+    return f"{1e3 * spread.median:.1f} ({1e3 * spread.least:.1f} to {1e3 * spread.most:.1f})"
+
+
+def _share(of: Rounds, state: str) -> str:
+    return f"{Spread.of(of, state).median / Spread.of(of, 'cold').median:.2f}"
+
+
+def _limit(record: Record, of: Rounds) -> float | None:
+    size, link = record.get("kv_token"), record["facts"].get("link")
+    return bound(of, size, link) if size and link else None
+
+
+def _always(record: Record, length: int, state: str) -> str:
+    seconds = record.get("learned", {}).get(str(length), {}).get(state)
+    return f"{1e3 * seconds:.1f}" if seconds is not None else ""
+
+
+def _range(values: Iterable[float]) -> str:
+    ordered = sorted(values)
+    least, most = f"{ordered[0]:,.0f}", f"{ordered[-1]:,.0f}"
+    return least if least == most else f"{least} to {most}"
+
+
+def _links(records: Sequence[Record]) -> str:
+    rates = [record["facts"]["link"] / 1e9 for record in _of(records, "ttft-tiers") if record["facts"].get("link")]
+    return f"{min(rates):.1f} to {max(rates):.1f} GB/s" if rates else "there is none"
+
+
+def _settings(records: Sequence[Record]) -> str:
+    said = sorted({" ".join(record["settings"]) for record in _of(records, "ttft-tiers")} - {""})
+    return f" with {', or '.join(f'`{words}`' for words in said)}" if said else ""
+
+
+def _answers(records: Sequence[Record]) -> list[str]:
+    """Return how many first tokens are right, and what else was wrong."""
+    counts: dict[str, int] = defaultdict(int)
+    for record in records:
+        for one in (*record.get("runs", ()), *(each for of in record.get("rounds", {}).values() for each in of)):
+            for same in one["same"] if isinstance(one["same"], list) else [one["same"]]:
+                counts[same] += 1
+    told = f"First tokens: {counts['equal']} equal to the computed one, {counts['tie']} ties, {counts['other']} others."
+    wrong = [f"{_who(record)}: {problem}." for record in records for problem in record.get("problems", ())]
+    return ["", " ".join([told, *wrong])]
+
+
+def _picture(records: Sequence[Record], state: str) -> Path:
+    words = re.sub(r"[^a-z0-9]+", "-", f"{records[0]['device'].partition(',')[0]} {records[0]['shape']}".lower())
+    return PICTURES / f"first-tokens-{state}-{words.strip('-')}.svg"
+
+
+def _shown(records: Sequence[Record], state: str) -> list[str]:
+    return [
+        "",
+        f"![First token from {PLACES[state]}, as a share of computing](pictures/{_picture(records, state).name})",
+    ]

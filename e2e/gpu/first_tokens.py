@@ -1,0 +1,228 @@
+"""Times to the first token with our connectors, with vLLM's own and without one, an engine each, on one machine.
+
+    python -m e2e.gpu.first_tokens [--shape NAME] [--sides NAME,...] [--parts PART,...] [--out FILE] [-- NAME=JSON ...]
+
+Run by the engines' interpreter, with the repository, ``operator/src`` and ``connector/src`` on PYTHONPATH. What follows
+``--`` goes to vLLM. Parts: ``tiers`` (computed, from the engine's own cache, from L1), ``flood`` (500 other prompts
+between two times), ``store`` (from files behind L1, by an engine of its own, for our connectors). Results are JSON
+lines, printed and added to a file. The exit status is 1 when a part failed; an L1 slower than computing is a result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvserving_operator.local import gpus
+
+from . import records
+from .records import FAILED, LEFT_OUT, Records
+from .sides import DEFAULT, SIDES
+from .timed import SHAPES, Timed
+
+PARTS = ("tiers", "flood", "store")
+LEAST_SECONDS = 60.0
+"""Of what is left of the budget, for an engine to be started at all."""
+GRACE_SECONDS = 30.0
+"""Beyond its time, in which an engine writes down what it has, and ends."""
+_REPOSITORY = Path(__file__).parents[2]
+_FAULT_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class Task:
+    """One engine: whose it is, and what it is asked."""
+
+    side: str
+    parts: tuple[str, ...]
+
+
+def tasks(sides: Sequence[str], parts: Sequence[str]) -> list[Task]:
+    """Return the engines to start, in order: those with a store, which writes meanwhile, after all others."""
+    first = tuple(part for part in parts if part != "store")
+    found = [Task(side, first) for side in sides] if first else []
+    return found + [Task(side, ("store",)) for side in sides if "store" in parts and SIDES[side].ours]
+
+
+@dataclass
+class Lane:
+    """Runs tasks, as many at once as there are ``devices``, and writes down what they found."""
+
+    shape: Timed
+    lengths: Sequence[int]
+    models: Path
+    store: Path
+    records: Records
+    budget: float
+    devices: Sequence[str | None]
+    more: Sequence[str] = ()
+
+    def run(self, chosen: Sequence[Task]) -> None:
+        """Run the tasks."""
+        self._started = time.monotonic()
+        free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        for device in self.devices:
+            free.put(device)
+
+        def one(task: Task) -> None:
+            device = free.get()
+            try:
+                self._engine(task, device)
+            finally:
+                free.put(device)
+
+        with ThreadPoolExecutor(len(self.devices)) as pool:
+            list(pool.map(one, chosen))
+
+    def _left(self) -> float:
+        return self.budget - (time.monotonic() - self._started)
+
+    def _engine(self, task: Task, device: str | None) -> None:
+        started, seconds = time.monotonic(), self._left()
+        if seconds < LEAST_SECONDS:
+            for part in task.parts:
+                self._add(part, task.side, LEFT_OUT, started, fault="no time is left of the budget")
+            return
+        with tempfile.TemporaryDirectory(prefix="first-tokens-", dir=self.store) as folder:
+            found, log = Path(folder, "found.jsonl"), Path(folder, "log")
+            found.touch()
+            words = [task.side, ",".join(task.parts), f"--shape={self.shape.name}", f"--models={self.models}"]
+            words += [f"--lengths={','.join(map(str, self.lengths))}", f"--found={found}", f"--seconds={seconds}"]
+            if "store" in task.parts:
+                words.append(f"--store={folder}/store")
+            status = run_engine([*words, "--", *self.more], environment(device), log, seconds + GRACE_SECONDS)
+            told = [json.loads(line) for line in found.read_text().splitlines()]
+            fault = (
+                "" if status == 0 else f"the engine {status}:\n{log.read_text(errors='replace')[-_FAULT_CHARACTERS:]}"
+            )
+        for one in told:
+            self._add(one.pop("part"), task.side, one.pop("outcome"), time.monotonic() - one.pop("took"), **one)
+        for part in task.parts[len(told) :]:
+            self._add(part, task.side, FAILED, started, fault=fault)
+        if fault and len(told) == len(task.parts):
+            self._add("end", task.side, FAILED, started, fault=fault)
+
+    def _add(self, part: str, side: str, outcome: str, started: float, **found: Any) -> None:
+        self.records.add(f"ttft-{part}", side, outcome, started, **found)
+
+
+def run_engine(words: Sequence[str], variables: dict[str, str], log: Path, seconds: float) -> str | int:
+    """Run one engine and all of its processes; return 0, or how it ended."""
+    with log.open("w") as written:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "e2e.gpu.first_tokens_engine", *words],
+            env=variables,
+            cwd=_REPOSITORY,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return f"was stopped after {seconds:.0f} s"
+        else:
+            return status and f"ended with status {status}"
+        finally:
+            with_all_gone(process)
+
+
+def with_all_gone(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the process' session."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    finally:
+        process.wait()
+
+
+def environment(device: str | None) -> dict[str, str]:
+    """Return the variables of an engine on a GPU, None for one on the CPU."""
+    # Without a fixed seed two engines give equal blocks unequal hashes. FlashInfer's sampler is compiled at first use.
+    found = {**os.environ, "PYTHONHASHSEED": "0", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+    return found if device is None else found | {"CUDA_VISIBLE_DEVICES": device}
+
+
+@contextmanager
+def folder_of(chosen: Path | None) -> Iterator[Path]:
+    """Yield the folder for stores: the chosen one, or one that is removed."""
+    if chosen is not None:
+        chosen.mkdir(parents=True, exist_ok=True)
+        yield chosen
+        return
+    with tempfile.TemporaryDirectory(prefix="first-tokens-") as folder:
+        yield Path(folder)
+
+
+def main() -> int:
+    """Measure what the command line names; return the exit status."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models"
+    parser = argparse.ArgumentParser(prog="python -m e2e.gpu.first_tokens", description="Times to the first token.")
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-4b", help="default: %(default)s")
+    parser.add_argument("--sides", default=",".join(DEFAULT), help=f"of {', '.join(SIDES)}; default: %(default)s")
+    parser.add_argument("--parts", help=f"of {', '.join(PARTS)}; default: all, tiers alone for a hybrid model")
+    parser.add_argument("--lengths", help="tokens of prompts; default: those of the shape")
+    parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument("--jobs", type=int, default=1, help="engines at once, each on a GPU of its own")
+    parser.add_argument("--models", type=Path, default=kept, help="where models are made (default: %(default)s)")
+    parser.add_argument("--store", type=Path, help="folder in which stores are made (default: a temporary one)")
+    parser.add_argument("--out", type=Path, default=Path("first-tokens.jsonl"), help="default: %(default)s")
+    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+    arguments = parser.parse_args(sys.argv[1:at])
+    shape = SHAPES[arguments.shape]
+    sides = arguments.sides.split(",")
+    parts = arguments.parts.split(",") if arguments.parts else list(PARTS if shape.dense else PARTS[:1])
+    for option, words, known in (("--sides", sides, SIDES), ("--parts", parts, PARTS)):
+        if unknown := [word for word in words if word not in known]:
+            parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
+    lengths = [int(length) for length in arguments.lengths.split(",")] if arguments.lengths else list(shape.lengths)
+    devices: list[str | None] = [None]
+    if shape.device == "gpu":
+        devices = list(gpus.visible()[: arguments.jobs])
+        if len(devices) < arguments.jobs:
+            parser.error(f"--jobs {arguments.jobs}: each takes a GPU, and there are {len(devices)}")
+    elif arguments.jobs > 1:
+        parser.error(f"--jobs {arguments.jobs}: engines on a CPU would measure each other")
+    started = time.monotonic()
+    subprocess.run(
+        [sys.executable, "-m", "e2e.gpu.models", shape.model, str(arguments.models)], cwd=_REPOSITORY, check=True
+    )
+    common = {
+        "device": records.machine(shape.device),
+        "shape": shape.name,
+        "jobs": arguments.jobs,
+        "settings": sys.argv[at + 1 :],
+        "versions": records.versions(sys.executable),
+    }
+    with folder_of(arguments.store) as store:
+        lane = Lane(
+            shape=shape,
+            lengths=lengths,
+            models=arguments.models,
+            store=store,
+            records=Records(arguments.out, common),
+            budget=arguments.budget - (time.monotonic() - started),
+            devices=devices,
+            more=sys.argv[at + 1 :],
+        )
+        lane.run(tasks(sides, parts))
+    return int(lane.records.failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,253 @@
+"""``e2e.gpu.first_tokens`` without an engine: the order of prompts, what times say, which engines are started."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e.gpu import first_tokens
+from e2e.gpu.engine import Answer
+from e2e.gpu.first_tokens import Lane, Task, environment, run_engine, tasks
+from e2e.gpu.first_tokens_engine import FEWEST_TO_LEARN, LOADED, MOST_TO_LEARN, Trial, looked, to_learn
+from e2e.gpu.records import Records, read
+from e2e.gpu.rounds import RUNS, Spread, against_cold, bound, plan
+from e2e.gpu.sides import SIDES, transfer
+from e2e.gpu.timed import SHAPES, Timed
+
+from kvserving_connector.core.tier_settings import TierSettings
+from kvserving_connector.core.worker_settings import WorkerCacheSettings
+
+
+def rounds(cold: Sequence[float], l1: Sequence[float], **more: Any) -> list[dict[str, Any]]:
+    """Return one round a run."""
+    return [{"run": run, "cold": a, "l1": b, **more} for run, (a, b) in enumerate(zip(cold, l1, strict=True))]
+
+
+def test_lengths_take_turns_and_every_prompt_is_another() -> None:
+    found = plan([1, 2, 3], runs=2, repeats=2)
+    assert [turn.length for turn in found] == [1, 2, 3, 3, 2, 1] * 2
+    assert [turn.run for turn in found] == [0] * 6 + [1] * 6
+    assert len({turn.name for turn in found}) == 12
+
+
+def test_costs_have_what_they_need_before_a_round_counts() -> None:
+    assert [to_learn(length) for length in (64, 512, 8000, 32000)] == [
+        MOST_TO_LEARN, 39, FEWEST_TO_LEARN, FEWEST_TO_LEARN
+    ]  # fmt: skip
+
+
+def test_the_figure_of_a_run_is_its_median_and_the_spread_is_that_of_runs() -> None:
+    found = [{"run": run, "cold": 0.1 * run + extra} for run in (1, 2, 3) for extra in (0.0, 0.01, 5.0)]
+    spread = Spread.of(found, "cold")
+    assert (spread.least, spread.median, spread.most) == pytest.approx((0.11, 0.21, 0.31))
+    assert spread.noise == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("l1", "verdict"), [(0.1, "below"), (0.102, "below"), (0.11, "within noise"), (0.1131, "above"), (0.2, "above")]
+)
+def test_a_tier_is_above_computing_only_beyond_the_noise_of_computing(l1: float, verdict: str) -> None:
+    assert against_cold(rounds([0.1, 0.102, 0.11], [l1] * 3), "l1") == verdict
+
+
+def test_the_bound_is_of_a_hit_and_the_bytes_over_the_link() -> None:
+    found = rounds([1.0] * 3, [0.2] * 3, own=0.05, loaded=1000)
+    assert bound(found, 1_000_000, 10e9) == pytest.approx(1.1 * (0.05 + 0.1))
+    assert bound(rounds([1.0] * 3, [0.2] * 3, own=0.05, loaded=0), 1_000_000, 10e9) is None
+
+
+def test_our_sides_leave_loads_to_measured_costs_and_their_settings_are_taken(tmp_path: Path) -> None:
+    for name, parse in (("scheduler", TierSettings.parse), ("worker", WorkerCacheSettings.parse)):
+        side, always = SIDES[name], SIDES[f"{name}-always"]
+        assert str(parse(side.extra(2**30, "gpu", tmp_path)).loads) == "auto"
+        assert str(parse(always.extra(2**30, "gpu")).loads) == "always"
+        assert side.extra(2**30, "gpu", tmp_path)["secondary_tiers"][0]["urls"] == [f"file://{tmp_path}"]
+        assert (side.learns, always.learns) == (True, False)
+
+
+def test_vllms_own_connector_has_the_same_memory_and_none_of_our_settings() -> None:
+    found = transfer(SIDES["stock"].connector, SIDES["stock"].extra(2**30, "gpu"))
+    assert found == {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 2**30},
+    }
+    assert transfer(SIDES["none"].connector, {}) is None
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES.values() if shape.dense], ids=lambda shape: shape.name)
+def test_a_flood_takes_the_own_cache_several_times_over_and_fits_into_l1(shape: Timed) -> None:
+    (number, tokens), (again, length) = shape.flood, shape.flooded
+    assert number == 500
+    assert number * tokens * shape.kv_token > 2.5 * shape.own_bytes
+    assert (number * tokens + again * length) * shape.kv_token < shape.l1_bytes
+    assert (max(shape.lengths) + 64) * shape.kv_token < shape.own_bytes
+
+
+def test_engines_with_a_store_come_last_and_only_for_ours() -> None:
+    assert tasks(["none", "stock", "worker"], ["tiers", "flood", "store"]) == [
+        Task("none", ("tiers", "flood")),
+        Task("stock", ("tiers", "flood")),
+        Task("worker", ("tiers", "flood")),
+        Task("worker", ("store",)),
+    ]
+    assert tasks(["none", "scheduler"], ["store"]) == [Task("scheduler", ("store",))]
+
+
+class Engine:
+    """Stands in for an engine with tiers: remembers what it was asked, and counts. ``wrong``: L1 gives other KV."""
+
+    def __init__(self, *, loads: bool = True, wrong: bool = False) -> None:
+        self.loads, self.wrong = loads, wrong
+        self.own: set[tuple[int, ...]] = set()
+        self.l1: set[tuple[int, ...]] = set()
+        self.stored: set[tuple[int, ...]] = set()
+        self.counts: Counter[str] = Counter({"kvserving:store_written_chunks": 1})
+
+    def facts(self) -> dict[str, Any]:
+        return {"block": 16, "blocks": 100, "pinned": [None]}
+
+    def first_token(self, prompt: Sequence[int]) -> tuple[float, int]:
+        key = tuple(prompt)
+        right, whole = sum(key) % 1000, (len(key) - 1) // 16 * 16
+        tier = "l1" if key in self.l1 else "l2" if key in self.stored else ""
+        external = key not in self.own and bool(tier)
+        if external:
+            self.counts["vllm:external_prefix_cache_hits"] += whole if self.loads else 0
+            self.counts["kvserving:tier_loads_skipped"] += not self.loads
+            self.counts[f"{LOADED} {tier}"] += whole if self.loads else 0
+        self.own.add(key)
+        self.l1.add(key)
+        self.stored.add(key)
+        return len(key) * 1e-3, right + (self.wrong and external)
+
+    def ask(self, prompts: Sequence[Sequence[int]], tokens: int, *, together: bool = False) -> list[Answer]:
+        self.own.clear()
+        return [Answer((1,), (0.5,)) for _ in prompts]
+
+    def settle(self) -> None:
+        pass
+
+    def forget(self, *, l1: bool = False) -> None:
+        self.own.clear()
+        if l1:
+            self.l1.clear()
+
+    def counted(self, name: str, **labels: str) -> int:
+        return self.counts[f"{name} {labels['tier']}" if "tier" in labels else name]
+
+
+def trial(side: str, engine: Engine, seconds: float = 60.0) -> Trial:
+    started = time.monotonic()
+    stands_in: Any = engine
+    return Trial(stands_in, SIDES[side], SHAPES["tiny"], (32, 64), lambda: seconds - (time.monotonic() - started))
+
+
+@pytest.mark.parametrize("part", ["tiers", "flood", "store"])
+def test_a_sound_engine_has_no_problem(part: str) -> None:
+    found = looked(trial("worker", Engine()), part)
+    json.dumps(found)
+    assert (found["outcome"], found["problems"]) == ("measured", [])
+    if part != "flood":
+        assert {one["run"] for of in found["rounds"].values() for one in of} == set(range(RUNS))
+        assert found["learned"]["32"]["taken"] == found["learned"]["32"]["rounds"]
+
+
+def test_an_engine_without_a_connector_is_timed_without_l1() -> None:
+    found = looked(trial("none", Engine()), "tiers")
+    assert (found["outcome"], found["verdicts"]) == ("measured", {})
+    assert all("l1" not in one for of in found["rounds"].values() for one in of)
+
+
+def test_a_load_that_costs_refuse_is_no_problem() -> None:
+    found = looked(trial("worker", Engine(loads=False)), "tiers")
+    assert (found["outcome"], found["learned"]["32"]["taken"]) == ("measured", 0)
+
+
+@pytest.mark.parametrize("part", ["tiers", "flood", "store"])
+def test_another_token_is_a_problem(part: str) -> None:
+    assert "other answers" in looked(trial("worker", Engine(wrong=True)), part)["problems"][0]
+
+
+@pytest.mark.parametrize(("part", "state"), [("tiers", "from l1"), ("flood", "from L1"), ("store", "from l2")])
+def test_a_tier_that_gives_nothing_is_a_problem(part: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(engine, "counted", lambda name, **labels: int("written" in name))
+    assert state in looked(trial("worker", engine), part)["problems"][0]
+
+
+def test_when_time_runs_out_in_a_flood_the_ones_before_it_are_kept() -> None:
+    found = trial("worker", Engine())
+    asked = iter([60.0] * 30 + [-1.0])
+    found._left = lambda: next(asked)
+    assert [one["run"] for one in looked(found, "flood")["runs"]] == [0]
+
+
+@pytest.mark.parametrize("part", ["tiers", "flood", "store"])
+def test_without_time_for_one_run_a_part_is_left_out(part: str) -> None:
+    assert looked(trial("worker", Engine(), seconds=-1.0), part)["outcome"] == "left out"
+
+
+def test_when_time_runs_out_whole_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = trial("worker", Engine())
+    monkeypatch.setattr("e2e.gpu.first_tokens_engine.to_learn", lambda length: 2)
+    # Four rounds to learn, and ten of each run: time ends within the third.
+    asked = iter([60.0] * (4 + 2 * 10 + 3) + [-1.0])
+    found._left = lambda: next(asked)
+    rounds = looked(found, "tiers")["rounds"]
+    assert {length: [one["run"] for one in of] for length, of in rounds.items()} == {
+        "32": [0] * 5 + [1] * 5,
+        "64": [0] * 5 + [1] * 5,
+    }
+
+
+def lane(tmp_path: Path, budget: float = 600.0) -> Lane:
+    records = Records(tmp_path / "raw.jsonl", {"device": "none"})
+    return Lane(SHAPES["tiny"], (64,), tmp_path, tmp_path, records, budget, [None])
+
+
+def test_what_an_engine_found_before_it_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(words: Sequence[str], variables: dict[str, str], log: Path, seconds: float) -> str:
+        found = next(word for word in words if word.startswith("--found=")).partition("=")[2]
+        Path(found).write_text(json.dumps({"part": "tiers", "outcome": "measured", "took": 1.0, "rounds": {}}) + "\n")
+        log.write_text("no memory")
+        return "ended with status 1"
+
+    monkeypatch.setattr(first_tokens, "run_engine", engine)
+    found = lane(tmp_path)
+    found.run([Task("worker", ("tiers", "flood"))])
+    told = read(found.records.file)
+    assert [(one["step"], one["outcome"]) for one in told] == [("ttft-tiers", "measured"), ("ttft-flood", "failed")]
+    assert told[1]["fault"] == "the engine ended with status 1:\nno memory"
+
+
+def test_an_engine_that_there_is_no_time_for_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_tokens, "run_engine", None)
+    found = lane(tmp_path, budget=1.0)
+    found.run([Task("none", ("tiers",))])
+    assert [one["outcome"] for one in read(found.records.file)] == ["left out"]
+
+
+def test_an_engine_is_stopped_with_all_its_processes_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = tmp_path / "stuck"
+    stuck.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/child\nwait\n")
+    stuck.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stuck))
+    assert run_engine([], environment(None), tmp_path / "log", 1.0) == "was stopped after 1 s"
+    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
+    until = time.monotonic() + 10
+    while child.exists() and child.read_text().split()[2] != "Z":
+        assert time.monotonic() < until, "a process of the engine is left"
+        time.sleep(0.05)
+
+
+def test_each_engine_has_a_gpu_of_its_own() -> None:
+    assert environment("3")["CUDA_VISIBLE_DEVICES"] == "3"
