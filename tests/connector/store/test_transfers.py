@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -293,6 +294,50 @@ def test_an_unexpected_error_is_a_miss_and_the_threads_live_on(caplog: pytest.Lo
         it.run(load=True, first=16)
         assert set(it.end()[0].done) == set(KEYS)
         assert "broken client" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken client"), StoreFault(Reason.UNREACHABLE)], ids=["any", "fault"])
+def test_a_wrong_object_that_cannot_be_removed_is_one_miss_and_costs_no_other_chunk(error: Exception) -> None:
+    with rig() as it:
+        it.run(load=False)
+        it.end()
+        it.tally.take()
+        wrong = object_name(NAMESPACE, KEYS[0])
+        it.store.objects[wrong] = b"cut"
+        tried = threading.Semaphore(0)
+        get, end = it.store.get, threading.Event()
+
+        def fail(key: str, deadline: float) -> None:
+            tried.release()
+            raise error
+
+        def hold_the_last(key: str, into: memoryview, deadline: float) -> int:
+            if key == object_name(NAMESPACE, KEYS[-1]):
+                end.wait()
+            return get(key, into, deadline)
+
+        it.store.delete = fail  # type: ignore[method-assign]
+        it.store.get = hold_the_last  # type: ignore[method-assign]
+        it.run(load=True, seconds=30, first=16)
+        assert tried.acquire(timeout=10)
+        # The reader that failed serves on: what it says of the removal comes before its next chunk.
+        counted: dict[Any, int] = {}
+
+        def told() -> bool:
+            counted.update(it.tally.take())
+            return any(event is Event.SKIP for event, _ in counted)
+
+        wait_for(told)
+        end.set()
+        (finished,) = it.end()
+        assert set(finished.done) == set(KEYS[1:])
+        assert finished.failed == finished.wrong == (KEYS[0],)
+        assert (it.slots[17:28] == it.slots[1:12]).all()
+        counted |= it.tally.take()
+        assert {key: number for key, number in counted.items() if key[0] is Event.MISS} == {
+            (Event.MISS, "truncated"): 1
+        }
+        assert counted[Event.READ, ""] == 11
 
 
 def test_jobs_from_many_threads_end_once_each(tmp_path: Path) -> None:

@@ -255,53 +255,48 @@ class Transfers:
             if not job.open:
                 continue
             try:
-                transfer(job, item, bounce)
+                reason = transfer(job, item, bounce)
+            except StoreFault as fault:
+                reason = fault.reason
             except Exception:
                 # The thread serves all requests: what is wrong with one chunk must not end it.
                 logger.exception("KVServing: a transfer with the store failed unexpectedly")
-                self._end(job, item, Reason.IO)
+                reason = Reason.IO
+            # Here alone, and before anything else is asked of the store: an item ends once.
+            self._end(job, item, reason)
+            if load and reason in WRONG_OBJECT:
+                self._remove(object_name(job.namespace, item.key))
 
-    def _load(self, job: _Job, item: Item, bounce: memoryview) -> None:
-        name = object_name(job.namespace, item.key)
-        reason: Reason | None
-        try:
-            length = self._client.get(name, bounce, job.deadline)
-        except StoreFault as fault:
-            reason = fault.reason
-        else:
-            reason = check(bounce[:length], job.namespace, item.key, self._chunk_bytes)
+    def _load(self, job: _Job, item: Item, bounce: memoryview) -> Reason | None:
+        """Read an object into its slot; return why it is none of ours, or None. Raises what the client raises."""
+        length = self._client.get(object_name(job.namespace, item.key), bounce, job.deadline)
+        reason = check(bounce[:length], job.namespace, item.key, self._chunk_bytes)
         if reason is None:
-            self._end(job, item, None, body=np.frombuffer(bounce, np.uint8, self._chunk_bytes, HEADER_BYTES))
-            return
-        self._end(job, item, reason)
-        if reason in WRONG_OBJECT:
-            self._remove(name)
+            with job.lock:
+                if job.open and self._slots is not None:
+                    body = np.frombuffer(bounce, np.uint8, self._chunk_bytes, HEADER_BYTES)
+                    np.copyto(self._slots[item.slot], body)
+        return reason
 
-    def _store(self, job: _Job, item: Item, bounce: memoryview) -> None:
+    def _store(self, job: _Job, item: Item, bounce: memoryview) -> Reason | None:
+        """Write a slot as an object; return PRESENT where the store had it. Raises what the client raises."""
         body = np.frombuffer(bounce, np.uint8, self._chunk_bytes, HEADER_BYTES)
         with job.lock:
             if not job.open or self._slots is None:
-                return
+                return Reason.CLOSED
             np.copyto(body, self._slots[item.slot])
-        whole = bounce[HEADER_BYTES : HEADER_BYTES + self._chunk_bytes]
-        bounce[:HEADER_BYTES] = header(job.namespace, item.key, whole)
+        chunk = bounce[HEADER_BYTES : HEADER_BYTES + self._chunk_bytes]
+        bounce[:HEADER_BYTES] = header(job.namespace, item.key, chunk)
         self._before_store()
-        try:
-            written = self._client.put(
-                object_name(job.namespace, item.key), [bounce[: HEADER_BYTES + self._chunk_bytes]], job.deadline
-            )
-        except StoreFault as fault:
-            self._end(job, item, fault.reason)
-            return
-        self._end(job, item, None if written else Reason.PRESENT)
+        whole = bounce[: HEADER_BYTES + self._chunk_bytes]
+        written = self._client.put(object_name(job.namespace, item.key), [whole], job.deadline)
+        return None if written else Reason.PRESENT
 
-    def _end(self, job: _Job, item: Item, reason: Reason | None, body: Slots | None = None) -> None:
-        """Account for one item and copy what was loaded, unless the job was given up meanwhile."""
+    def _end(self, job: _Job, item: Item, reason: Reason | None) -> None:
+        """Account for one item, unless the job was given up meanwhile."""
         with job.lock:
-            if not job.open or self._slots is None:
+            if not job.open:
                 return
-            if body is not None:
-                np.copyto(self._slots[item.slot], body)
             if reason is not None:
                 job.silent |= reason is Reason.TIMEOUT
                 if reason is Reason.ABSENT or reason in WRONG_OBJECT:
@@ -326,3 +321,6 @@ class Transfers:
             self._client.delete(name, time.monotonic() + _DELETE_SECONDS)
         except StoreFault as fault:
             self._tally.count(Event.SKIP, fault.reason)
+        except Exception:
+            logger.exception("KVServing: a wrong object was not removed from the store")
+            self._tally.count(Event.SKIP, Reason.IO)
