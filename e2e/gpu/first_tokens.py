@@ -19,10 +19,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,12 @@ class Lane:
     budget: float
     devices: Sequence[str | None]
     more: Sequence[str] = ()
+    _started: float = field(default_factory=time.monotonic)
+    _running: set[subprocess.Popen[bytes]] = field(default_factory=set)
+    _told_to_end: bool = False
 
     def run(self, chosen: Sequence[Task]) -> None:
         """Run the tasks."""
-        self._started = time.monotonic()
         free: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         for device in self.devices:
             free.put(device)
@@ -85,12 +87,21 @@ class Lane:
                 free.put(device)
 
         with ThreadPoolExecutor(len(self.devices)) as pool:
-            list(pool.map(one, chosen))
+            try:
+                list(pool.map(one, chosen))
+            except BaseException:
+                # Told to end: engines have sessions of their own, which no signal reaches.
+                self._told_to_end = True
+                for process in list(self._running):
+                    kill(process)
+                raise
 
     def _left(self) -> float:
         return self.budget - (time.monotonic() - self._started)
 
     def _engine(self, task: Task, device: str | None) -> None:
+        if self._told_to_end:
+            return
         started, seconds = time.monotonic(), self._left()
         if seconds < LEAST_SECONDS:
             for part in task.parts:
@@ -103,7 +114,8 @@ class Lane:
             words += [f"--lengths={','.join(map(str, self.lengths))}", f"--found={found}", f"--seconds={seconds}"]
             if "store" in task.parts:
                 words.append(f"--store={folder}/store")
-            status = run_engine([*words, "--", *self.more], environment(device), log, seconds + GRACE_SECONDS)
+            limit = seconds + GRACE_SECONDS
+            status = run_engine([*words, "--", *self.more], environment(device), log, limit, self._running)
             told = [json.loads(line) for line in found.read_text().splitlines()]
             fault = (
                 "" if status == 0 else f"the engine {status}:\n{log.read_text(errors='replace')[-_FAULT_CHARACTERS:]}"
@@ -119,8 +131,14 @@ class Lane:
         self.records.add(f"ttft-{part}", side, outcome, started, **found)
 
 
-def run_engine(words: Sequence[str], variables: dict[str, str], log: Path, seconds: float) -> str | int:
-    """Run one engine and all of its processes; return 0, or how it ended."""
+def run_engine(
+    words: Sequence[str],
+    variables: Mapping[str, str],
+    log: Path,
+    seconds: float,
+    running: set[subprocess.Popen[bytes]],
+) -> str | int:
+    """Run one engine and all of its processes; return 0, or how it ended. While it runs it is one of ``running``."""
     with log.open("w") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "e2e.gpu.first_tokens_engine", *words],
@@ -130,6 +148,7 @@ def run_engine(words: Sequence[str], variables: dict[str, str], log: Path, secon
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+        running.add(process)
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -137,17 +156,15 @@ def run_engine(words: Sequence[str], variables: dict[str, str], log: Path, secon
         else:
             return status and f"ended with status {status}"
         finally:
-            with_all_gone(process)
+            kill(process)
+            running.discard(process)
 
 
-def with_all_gone(process: subprocess.Popen[bytes]) -> None:
+def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill what is left of the process' session."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    finally:
-        process.wait()
+    process.wait()
 
 
 def environment(device: str | None) -> dict[str, str]:
@@ -209,6 +226,7 @@ def main() -> int:
         "settings": sys.argv[at + 1 :],
         "versions": records.versions(sys.executable),
     }
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with folder_of(arguments.store) as store:
         lane = Lane(
             shape=shape,

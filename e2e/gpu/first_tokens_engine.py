@@ -54,6 +54,7 @@ class Trial:
     def __init__(self, engine: Engine, side: Side, shape: Timed, lengths: Sequence[int], left: Callable[[], float]):
         self.engine, self.side, self.shape, self.lengths, self._left = engine, side, shape, lengths, left
         self.facts = engine.facts()
+        self._tokens: set[int] = set()
 
     def tiers(self) -> Found:
         """Time prompts that are computed, that come from the engine's own cache, and from L1."""
@@ -201,6 +202,7 @@ class Trial:
 
     def _first(self, prompt: Sequence[int]) -> tuple[float, int]:
         seconds, token = self.engine.first_token(prompt)
+        self._tokens.add(token)
         return round(seconds, 6), token
 
     def _same(self, prompt: Sequence[int], *tokens: int) -> str:
@@ -223,6 +225,7 @@ class Trial:
         every = [one for of in rounds.values() for one in of]
         wrong = sum(one["same"] == "other" for one in every)
         problems = [f"{wrong} other answers"] if wrong else []
+        problems += [] if len(self._tokens) > 1 else ["all prompts have one answer: equal ones prove nothing"]
         if self.side.connector is None:
             return problems
         block = self.facts["block"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import time
 from collections import Counter
@@ -175,6 +176,13 @@ def test_another_token_is_a_problem(part: str) -> None:
     assert "other answers" in looked(trial("worker", Engine(wrong=True)), part)["problems"][0]
 
 
+def test_one_answer_to_all_prompts_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Engine, "first_token", lambda self, prompt: (0.1, 7))
+    assert looked(trial("none", Engine()), "tiers")["problems"] == [
+        "all prompts have one answer: equal ones prove nothing"
+    ]
+
+
 @pytest.mark.parametrize(("part", "state"), [("tiers", "from l1"), ("flood", "from L1"), ("store", "from l2")])
 def test_a_tier_that_gives_nothing_is_a_problem(part: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
@@ -213,7 +221,7 @@ def lane(tmp_path: Path, budget: float = 600.0) -> Lane:
 
 
 def test_what_an_engine_found_before_it_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def engine(words: Sequence[str], variables: dict[str, str], log: Path, seconds: float) -> str:
+    def engine(words: Sequence[str], variables: object, log: Path, seconds: float, running: object) -> str:
         found = next(word for word in words if word.startswith("--found=")).partition("=")[2]
         Path(found).write_text(json.dumps({"part": "tiers", "outcome": "measured", "took": 1.0, "rounds": {}}) + "\n")
         log.write_text("no memory")
@@ -234,19 +242,47 @@ def test_an_engine_that_there_is_no_time_for_is_not_started(tmp_path: Path, monk
     assert [one["outcome"] for one in read(found.records.file)] == ["left out"]
 
 
-def test_an_engine_is_stopped_with_all_its_processes_when_its_time_is_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stuck = tmp_path / "stuck"
-    stuck.write_text(f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/child\nwait\n")
-    stuck.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(stuck))
-    assert run_engine([], environment(None), tmp_path / "log", 1.0) == "was stopped after 1 s"
-    child = Path("/proc", (tmp_path / "child").read_text().strip(), "stat")
-    until = time.monotonic() + 10
-    while child.exists() and child.read_text().split()[2] != "Z":
-        assert time.monotonic() < until, "a process of the engine is left"
+@pytest.fixture
+def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in for an engine that does not end; return the file with its child's process id."""
+    program = tmp_path / "stuck"
+    program.write_text(
+        f"#!/bin/sh\nsleep 300 & echo $! > {tmp_path}/making && mv {tmp_path}/making {tmp_path}/child\nwait\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    return tmp_path / "child"
+
+
+def gone(child: Path) -> bool:
+    """Whether the process ends within seconds."""
+    state, until = Path("/proc", child.read_text().strip(), "stat"), time.monotonic() + 10
+    while state.exists() and state.read_text().split()[2] != "Z":
+        if time.monotonic() > until:
+            return False
         time.sleep(0.05)
+    return True
+
+
+def test_an_engine_is_stopped_with_all_its_processes_when_its_time_is_over(tmp_path: Path, stuck: Path) -> None:
+    running: set[Any] = set()
+    assert run_engine([], environment(None), tmp_path / "log", 1.0, running) == "was stopped after 1 s"
+    assert gone(stuck)
+    assert not running
+
+
+def test_who_is_told_to_end_leaves_no_engine_behind(tmp_path: Path, stuck: Path) -> None:
+    found = lane(tmp_path)
+    before = signal.signal(signal.SIGALRM, lambda *_: sys.exit(143) if stuck.exists() else None)
+    signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)
+    try:
+        with pytest.raises(SystemExit):
+            found.run([Task("none", ("tiers",)), Task("worker", ("tiers",))])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert gone(stuck)
+    assert {one["variant"] for one in found.records.written} <= {"none"}
 
 
 def test_each_engine_has_a_gpu_of_its_own() -> None:
