@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ FEWEST_TO_LEARN = EVIDENCE + FIRST_DWELL
 TOKENS_TO_LEARN = 20_000
 """Short prompts are asked more often: the first times of an engine are of kernels that are compiled."""
 MOST_TO_LEARN = 40
+FAULT_CHARACTERS = 4000
 AT_ONCE = 20
 """Prompts of a flood."""
 _STORED_SECONDS = 120
@@ -265,6 +267,10 @@ def looked(trial: Trial, part: str) -> Found:
         found = {"tiers": trial.tiers, "flood": trial.flood, "store": trial.store}[part]()
     except Late:
         found = {"outcome": LEFT_OUT, "fault": "the budget ended before the first run did"}
+    except Exception as fault:
+        # Whatever it is: the parts after this one are worth their time.
+        print("".join(traceback.format_exception(fault)), file=sys.stderr, flush=True)
+        found = {"outcome": FAILED, "fault": f"{type(fault).__name__}: {fault}"[:FAULT_CHARACTERS]}
     else:
         found["outcome"] = FAILED if found["problems"] else MEASURED
     return {"part": part, "took": round(time.monotonic() - started, 2), "facts": trial.facts, **found}
@@ -288,7 +294,7 @@ def main() -> int:
     lengths = [int(length) for length in arguments.lengths.split(",")]
     more = shape.settings(max(*lengths, shape.flooded[1]))
     more |= {name: json.loads(value) for name, _, value in (word.partition("=") for word in sys.argv[at + 1 :])}
-    extra = side.extra(shape.l1_bytes, shape.device, arguments.store) if side.connector else {}
+    extra = side.extra(shape.l1_bytes, shape.device, arguments.store, shape.store_bytes) if side.connector else {}
     model = models.make(shape.model, arguments.models)
     engine = Engine(Settings(model, extra, connector=side.connector, more=more))
     trial = Trial(engine, side, shape, lengths, lambda: arguments.seconds - (time.monotonic() - started))

@@ -33,8 +33,10 @@ class Side:
         """Whether measured costs decide about loads."""
         return self.ours and self.loads is None
 
-    def extra(self, l1_bytes: int, device: str, store: Path | None = None) -> dict[str, Any]:
-        """Return the connector's settings.
+    def extra(
+        self, l1_bytes: int, device: str, store: Path | None = None, store_bytes: int | None = None
+    ) -> dict[str, Any]:
+        """Return the connector's settings, with files below ``store`` behind L1, ``store_bytes`` of them at most.
 
         vLLM's own connector has nothing that copies on a CPU: there it is given ours, and its times say nothing of it.
         """
@@ -44,7 +46,10 @@ class Side:
         if self.loads is not None:
             found["loads"] = self.loads
         if store is not None:
-            found["secondary_tiers"] = [{**STORE_TIER, "urls": [store.resolve().as_uri()]}]
+            found["secondary_tiers"] = [{**STORE_TIER, "urls": [store.resolve().as_uri()], "max_bytes": store_bytes}]
+            if self.connector == "TieredOffloadConnector":
+                # As the operator renders it: by this name the API server knows the store's metrics.
+                found["spec_name"] = "TieringOffloadingSpec"
         return found
 
 

@@ -66,9 +66,10 @@ def test_the_bound_is_of_a_hit_and_the_bytes_over_the_link() -> None:
 def test_our_sides_leave_loads_to_measured_costs_and_their_settings_are_taken(tmp_path: Path) -> None:
     for name, parse in (("scheduler", TierSettings.parse), ("worker", WorkerCacheSettings.parse)):
         side, always = SIDES[name], SIDES[f"{name}-always"]
-        assert str(parse(side.extra(2**30, "gpu", tmp_path)).loads) == "auto"
+        assert str(parse(side.extra(2**30, "gpu", tmp_path, 2**40)).loads) == "auto"
         assert str(parse(always.extra(2**30, "gpu")).loads) == "always"
-        assert side.extra(2**30, "gpu", tmp_path)["secondary_tiers"][0]["urls"] == [f"file://{tmp_path}"]
+        (tier,) = side.extra(2**30, "gpu", tmp_path, 2**40)["secondary_tiers"]
+        assert (tier["urls"], tier["max_bytes"]) == ([f"file://{tmp_path}"], 2**40)
         assert (side.learns, always.learns) == (True, False)
 
 
@@ -174,6 +175,14 @@ def test_a_load_that_costs_refuse_is_no_problem() -> None:
 @pytest.mark.parametrize("part", ["tiers", "flood", "store"])
 def test_another_token_is_a_problem(part: str) -> None:
     assert "other answers" in looked(trial("worker", Engine(wrong=True)), part)["problems"][0]
+
+
+def test_a_part_that_fails_is_told_and_the_next_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine()
+    monkeypatch.setattr(engine, "forget", lambda: next(iter(())))
+    found = trial("worker", engine)
+    assert [looked(found, part)["outcome"] for part in ("tiers", "flood")] == ["failed", "measured"]
+    assert looked(found, "tiers")["fault"] == "StopIteration: "
 
 
 def test_one_answer_to_all_prompts_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
