@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.plan.support import LOCAL, dump, faults, pair, render
 
-from kvserving_connector.store.address import server_address
+from kvserving_connector.store.address import bound, server_address
 from kvserving_operator.api.stores import EXTERNAL, External
 from kvserving_operator.reasons import Reason
 
@@ -33,6 +33,12 @@ def test_a_wrong_address_is_answered_with_the_example_of_its_kind() -> None:
         *("redis://store", "redis://store:6380", "valkeys://store/", "rediss://store/0", "redis://store//0/"),
         *("redis://store/?db=3", "redis://[::1]:6379/0", "valkey://10.0.0.1:1"),
         *("redis://store:6379/3", "rediss://store/15", "valkey://store/00", "valkeys://store/0/1", "redis://store/a?b"),
+        *("redis://store?bytes=5000000", "redis://store/0?bytes=007&db=0", "redis://store?byte=5Gi", "redis://store#a"),
+        *(
+            f"redis://store?bytes={wrong}"
+            for wrong in ("5Gi", "0", "-1", "", "1.5", "1e9", "%35Gi", "1&bytes=x", "1;2")
+        ),
+        *("redis://store?bytes=\u0665", f"valkey://store?bytes={'9' * 19}", "rediss://store/?a=b&bytes=%20"),
         *("redis://store:0", "redis://store:70000", "redis://store:x", "redis://:6379", "redis://[::1", "http://store"),
         "redis://user:hunter2@store/3",
     ],
@@ -40,6 +46,7 @@ def test_a_wrong_address_is_answered_with_the_example_of_its_kind() -> None:
 def test_an_address_is_refused_here_when_the_engine_would_end_at_its_start(url: str) -> None:
     try:
         server_address(url)
+        bound(url, EXTERNAL["redis"].example)
         opened = True
     except ValueError:
         opened = False
@@ -52,6 +59,29 @@ def test_a_database_is_told_with_the_way_out() -> None:
     report = faults(pair(cache={"l2": {"type": "external", "url": "redis://store:6379/3?a=b"}}))
     assert report.startswith("spec.cache.l2.url: 'redis://store:6379/3?***' names a database, and engines use 0 alone")
     assert report.endswith(": write it as redis://host:6379")
+
+
+def test_a_bound_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    report = faults(pair(cache={"l2": {"type": "external", "url": "valkey://store?bytes=5Gi"}}))
+    problem = "has ?bytes= with what is no number of bytes above 0: write it as"
+    assert report == f"spec.cache.l2.url: 'valkey://store?***' {problem} valkey://host:6379"
+    monkeypatch.setitem(cast(dict[str, External], EXTERNAL), "valkey", External("valkey:///path", folder=True))
+    report = faults(pair(cache={"l2": {"type": "external", "url": "valkey:///a?bytes=5Gi"}}))
+    assert report == f"spec.cache.l2.url: 'valkey:///a?***' {problem} valkey:///path, or with ?bytes=5000000"
+
+
+@pytest.mark.parametrize(
+    "l2",
+    [
+        *({"type": "external", "url": url} for url in ("sqlit:///var", "redis://", "store", "http://:0")),
+        *({"type": "s3", "url": url} for url in ("s3:///prefix", "s3://[", "sqlit:///var", "s3://bucket:0")),
+        *({"type": "s3", "url": "s3://bucket", "endpoint": endpoint} for endpoint in ("ftp:///a", "https://")),
+    ],
+    ids=lambda l2: " ".join(l2.values()),
+)
+def test_an_address_of_another_form_is_one_fault(l2: dict[str, str]) -> None:
+    (fault,) = faults(pair(cache={"l2": l2})).splitlines()
+    assert fault.startswith(f"spec.cache.l2.{'endpoint' if 'endpoint' in l2 else 'url'}: ")
 
 
 def _told(spec: dict[str, Any], **how: Any) -> list[tuple[str, str]]:

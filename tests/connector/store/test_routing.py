@@ -93,10 +93,10 @@ def test_what_is_no_address_is_told_without_its_secrets(url: str, said: str) -> 
     assert "hunter2" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["file://", "file:///", "file://host/path", "file:relative"])
+@pytest.mark.parametrize("url", ["file://", "file:///", "file:////", "file://host/path", "file:relative"])
 def test_directories_must_be_absolute(url: str) -> None:
-    with pytest.raises(ValueError, match=r"^urls: "):
-        folder(url)
+    with pytest.raises(ValueError, match=r"^urls: .* must be file:// and .* below /, such as file:///var/lib/kv$"):
+        folder(url, "file:///var/lib/kv")
 
 
 def test_credentials_come_from_a_file_before_the_variable(tmp_path: object) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 USERNAME = "KVSERVING_STORE_USERNAME"
 PASSWORD = "KVSERVING_STORE_PASSWORD"  # noqa: S105 - the name of a variable
@@ -20,7 +20,6 @@ _PLAIN = ("redis", "valkey")
 _TLS = ("rediss", "valkeys")
 SERVER_SCHEMES = (*_PLAIN, *_TLS)
 _SERVER_EXAMPLE = "redis://host:6379"
-_FOLDER_EXAMPLE = "file:///var/lib/kv"
 
 
 @dataclass(frozen=True)
@@ -89,12 +88,23 @@ def refuse_secrets(parts: SplitResult) -> None:
         )
 
 
-def folder(url: str) -> Path:
-    """Return the absolute path of a ``file://`` address. Raises ValueError when there is none."""
-    parts = split(url, _FOLDER_EXAMPLE)
-    if parts.netloc or not parts.path.startswith("/") or parts.path == "/":
-        raise ValueError(f"urls: {shown(url)} must be file:// and an absolute path below /, such as {_FOLDER_EXAMPLE}")
+def folder(url: str, example: str) -> Path:
+    """Return the absolute path of the address of a folder, of a scheme with ``example``. Raises ValueError without."""
+    parts = split(url, example)
+    if parts.netloc or not parts.path.startswith("/") or not parts.path.strip("/"):
+        form = f"{example.partition('://')[0]}:// and an absolute path below /"
+        raise ValueError(f"urls: {shown(url)} must be {form}, such as {example}")
     return Path(parts.path)
+
+
+def bound(url: str, example: str) -> int | None:
+    """Return the number of ``?bytes=5000000`` in an address; None without it. Raises ValueError for what is none."""
+    queries = parse_qsl(split(url, example).query, keep_blank_values=True)
+    bounds = [value for name, value in queries if name == "bytes"]
+    if not all(re.fullmatch("[0-9]{1,18}", each) and int(each) for each in bounds):
+        way_out = f"write {example}, or with ?bytes=5000000"
+        raise ValueError(f"urls: {shown(url)} has ?bytes= with what is no number of bytes above 0; {way_out}")
+    return int(bounds[-1]) if bounds else None
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from kvserving_connector.store.sweeper import Sweeper, object_path, remove_empty
 
 T = TypeVar("T")
 
+_EXAMPLE = "file:///var/lib/kv"
 _TOUCH_SECONDS = 60.0
 _WRITE_PAUSE = 1.0
 _ATTEMPTS = 8
@@ -47,7 +48,7 @@ def open_folder(urls: Sequence[str], max_bytes: int | None, _credentials: Creden
     """Return the client of the one ``file://`` address in ``urls``. Raises ValueError for more of them or no path."""
     if len(urls) > 1:
         raise ValueError("urls: a directory is a store of its own; give one file:// address alone")
-    return FileStore(folder(urls[0]), max_bytes)
+    return FileStore(folder(urls[0], _EXAMPLE), max_bytes)
 
 
 class FileStore:

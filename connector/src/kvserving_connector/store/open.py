@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvserving_connector.store.address import SERVER_SCHEMES, Credentials, refuse_secrets, shown, split
+from kvserving_connector.store.address import SERVER_SCHEMES, Credentials, bound, refuse_secrets, shown, split
 from kvserving_connector.store.filesystem import open_folder
 from kvserving_connector.store.inventory import ListedStore
 from kvserving_connector.store.valkey import open_servers
@@ -20,8 +20,8 @@ class Kind:
 
     ``open`` takes one address or more, without user and password, the bound in bytes (None: the kind's own) and the
     credentials; it connects nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses
-    that do not go together. The operator gives a bound for type filesystem alone: an external store takes its own from
-    its address, or bounds itself.
+    that do not go together. The bound is the operator's, which gives one for type filesystem alone, or that of
+    ``?bytes=`` in the address; servers bound themselves.
     The addresses of a ``folder`` are paths without a host, which the engines mount: its objects come from a disk.
     """
 
@@ -40,14 +40,15 @@ KINDS = (
 def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credentials) -> ListedStore:
     """Return the client for ``urls``, all of one kind: a ``file://`` directory, or Valkey or Redis servers.
 
-    ``max_bytes`` bounds a directory; servers bound themselves. Connects nothing and touches no file.
-    Raises ValueError naming the field for addresses that cannot be understood or do not go together.
+    ``max_bytes`` bounds a directory, or else ``?bytes=`` in its address; servers bound themselves. Connects nothing and
+    touches no file. Raises ValueError naming the field for addresses that cannot be understood or do not go together.
     """
     kind = kind_of(urls)
     if max_bytes is not None and max_bytes <= 0:
         way_out = f"leave it out for the bound that a {kind.schemes[0]}:// store has by itself"
         raise ValueError(f"max_bytes: {max_bytes} must be a number of bytes above 0; {way_out}")
-    return kind.open(urls, max_bytes, credentials)
+    bounds = [bound(url, kind.example) for url in urls]
+    return kind.open(urls, max_bytes or bounds[0], credentials)
 
 
 def kind_of(urls: Sequence[str]) -> Kind:

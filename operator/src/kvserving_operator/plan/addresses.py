@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from ..api.types import quoted
 
@@ -22,6 +22,7 @@ class Address:
     host: str = ""
     port: int | None = None
     path: str = ""
+    query: str = ""
     problem: str | None = None
 
 
@@ -47,7 +48,7 @@ def parse(text: str, *, folder: bool = False) -> Address:
         return Address(problem="has port 0, which nothing listens on")
     if ":" in host and ip(host) is None:
         return Address(problem="has brackets around what is no IPv6 address")
-    return Address(parts.scheme, parts.netloc, host, port, parts.path)
+    return Address(parts.scheme, parts.netloc, host, port, parts.path, parts.query)
 
 
 def _folder(parts: SplitResult) -> Address:
@@ -55,7 +56,13 @@ def _folder(parts: SplitResult) -> Address:
         return Address(problem="names a host, and this store is a folder of the engines' pods")
     if not parts.path.startswith("/") or not parts.path.strip("/"):
         return Address(problem="names no folder below /")
-    return Address(parts.scheme, path=parts.path)
+    return Address(parts.scheme, path=parts.path, query=parts.query)
+
+
+def wrong_bound(query: str) -> bool:
+    """Whether ``query`` says ``bytes=`` and no number of bytes above 0, as the connector's ``bound`` reads it."""
+    bounds = [value for name, value in parse_qsl(query, keep_blank_values=True) if name == "bytes"]
+    return not all(re.fullmatch("[0-9]{1,18}", bound) and int(bound) for bound in bounds)
 
 
 def shown(text: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ..api.faults import Fault
+from ..api.rules_services import ENDPOINT_FORM, URL_FORMS
 from ..api.stores import EXTERNAL
 from ..api.v1alpha1 import L2
 from ..api.words import suggestion
@@ -102,14 +104,20 @@ def _addresses(l2: L2) -> Iterator[Fault]:
     store = EXTERNAL.get((l2.url or "").partition("://")[0]) if kind == "external" else None
     form = store.example if store is not None else _FORMS.get(kind, next(iter(EXTERNAL.values())).example)
     folder = store is not None and store.folder
-    for field, written, way_out in (("url", l2.url, form), ("endpoint", l2.endpoint, "https://host")):
-        # A rule refuses what holds credentials, whatever else is wrong with it.
-        if written is None or "@" in written:
+    for field, written, way_out, allowed in (
+        ("url", l2.url, form, URL_FORMS.get(kind, "")),
+        ("endpoint", l2.endpoint, "https://host", ENDPOINT_FORM),
+    ):
+        # A rule refuses what holds credentials or has another form, whatever else is wrong with it.
+        if written is None or "@" in written or not re.search(allowed, written):
             continue
         address = addresses.parse(written, folder=folder and field == "url")
         problem = address.problem
         if store is not None and store.databases and field == "url" and address.path.strip("/") not in ("", "0"):
             problem = "names a database, and engines use 0 alone, which is all that a cluster has"
+        if not problem and store is not None and field == "url" and addresses.wrong_bound(address.query):
+            problem = "has ?bytes= with what is no number of bytes above 0"
+            way_out += ", or with ?bytes=5000000" * (store.port is None)
         if problem:
             yield Fault(f"spec.cache.l2.{field}", f"{addresses.shown(written)} {problem}: write it as {way_out}")
 
