@@ -207,8 +207,11 @@ def _links(records: Sequence[Record]) -> str:
 
 
 def _settings(records: Sequence[Record]) -> str:
-    said = sorted({" ".join(record["settings"]) for record in _of(records, "ttft-tiers")} - {""})
-    return f" with {', or '.join(f'`{words}`' for words in said)}" if said else ""
+    measured = _of(records, "ttft-tiers")
+    said = sorted({" ".join(record["settings"]) for record in measured} - {""})
+    jobs = max(record.get("jobs", 1) for record in measured)
+    together = f", {jobs} engines at once on GPUs of their own" if jobs > 1 else ""
+    return (f" with {', or '.join(f'`{words}`' for words in said)}" if said else "") + together
 
 
 def _answers(records: Sequence[Record]) -> list[str]:

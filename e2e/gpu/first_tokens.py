@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from kvserving_operator.local import gpus
 from . import records
 from .records import FAILED, LEFT_OUT, Records
 from .sides import DEFAULT, SIDES
-from .timed import SHAPES, Timed
+from .timed import GIB, SHAPES, Timed
 
 PARTS = ("tiers", "flood", "store")
 LEAST_SECONDS = 60.0
@@ -111,6 +111,7 @@ class Lane:
             found, log = Path(folder, "found.jsonl"), Path(folder, "log")
             found.touch()
             words = [task.side, ",".join(task.parts), f"--shape={self.shape.name}", f"--models={self.models}"]
+            words.append(f"--l1-bytes={self.shape.l1_bytes}")
             words += [f"--lengths={','.join(map(str, self.lengths))}", f"--found={found}", f"--seconds={seconds}"]
             if "store" in task.parts:
                 words.append(f"--store={folder}/store")
@@ -194,6 +195,7 @@ def main() -> int:
     parser.add_argument("--sides", default=",".join(DEFAULT), help=f"of {', '.join(SIDES)}; default: %(default)s")
     parser.add_argument("--parts", help=f"of {', '.join(PARTS)}; default: all, tiers alone for a hybrid model")
     parser.add_argument("--lengths", help="tokens of prompts; default: those of the shape")
+    parser.add_argument("--l1-gib", type=float, help="L1, in /dev/shm for most sides; default: takes the flood")
     parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--jobs", type=int, default=1, help="engines at once, each on a GPU of its own")
     parser.add_argument("--models", type=Path, default=kept, help="where models are made (default: %(default)s)")
@@ -202,6 +204,8 @@ def main() -> int:
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments = parser.parse_args(sys.argv[1:at])
     shape = SHAPES[arguments.shape]
+    if arguments.l1_gib is not None:
+        shape = replace(shape, l1_bytes=int(arguments.l1_gib * GIB))
     sides = arguments.sides.split(",")
     parts = arguments.parts.split(",") if arguments.parts else list(PARTS if shape.dense else PARTS[:1])
     for option, words, known in (("--sides", sides, SIDES), ("--parts", parts, PARTS)):
@@ -223,6 +227,7 @@ def main() -> int:
         "device": records.machine(shape.device),
         "shape": shape.name,
         "jobs": arguments.jobs,
+        "l1_bytes": shape.l1_bytes,
         "settings": sys.argv[at + 1 :],
         "versions": records.versions(sys.executable),
     }

@@ -285,6 +285,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=SHAPES, required=True)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--lengths", required=True)
+    parser.add_argument("--l1-bytes", type=int, required=True)
     parser.add_argument("--found", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--store", type=Path)
@@ -294,7 +295,7 @@ def main() -> int:
     lengths = [int(length) for length in arguments.lengths.split(",")]
     more = shape.settings(max(*lengths, shape.flooded[1]))
     more |= {name: json.loads(value) for name, _, value in (word.partition("=") for word in sys.argv[at + 1 :])}
-    extra = side.extra(shape.l1_bytes, shape.device, arguments.store, shape.store_bytes) if side.connector else {}
+    extra = side.extra(arguments.l1_bytes, shape.device, arguments.store, shape.store_bytes) if side.connector else {}
     model = models.make(shape.model, arguments.models)
     engine = Engine(Settings(model, extra, connector=side.connector, more=more))
     trial = Trial(engine, side, shape, lengths, lambda: arguments.seconds - (time.monotonic() - started))

@@ -77,7 +77,7 @@ def test_first_tokens_of_all_sides_are_told_with_their_spread_and_the_goal(tmp_p
         written(
             tmp_path,
             timed("none", 0.018, None),
-            timed("stock", 0.02, 0.03),
+            timed("stock", 0.02, 0.03, jobs=2, settings=["enforce_eager=true"]),
             timed("scheduler", 0.02, 0.015),
             timed("worker", 0.02, 0.023, loaded=0, learned=learned),
         )
@@ -88,6 +88,7 @@ def test_first_tokens_of_all_sides_are_told_with_their_spread_and_the_goal(tmp_p
     assert f"| scheduler, vLLM 0.33.0 | {computed} | 15.0 (15.0 to 15.0) | 496 | 0.68 | {bound} | below |  |" in page
     assert f"| worker, vLLM 0.33.0 | {computed} | 23.0 (23.0 to 23.0) | 0 | 1.05 |  | within noise | 30.0 |" in page
     assert "(50.0 to 50.0 GB/s)" in page
+    assert "first_tokens` with `enforce_eager=true`, 2 engines at once on GPUs of their own." in page
     assert "First tokens: 12 equal to the computed one, 0 ties, 0 others." in page
 
 
