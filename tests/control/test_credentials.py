@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 import yaml
 
 from kvserving_operator.control.config import Config
-from kvserving_operator.control.credentials import NoCredentials, configuration, namespace_of
+from kvserving_operator.control.credentials import Access, NoCredentials, access
 
 _TOKEN = "t0ken-of-a-user"
 
@@ -36,9 +39,13 @@ def _written(folder: Path, content: object) -> Path:
     return file
 
 
+def _access(file: Path, context: str | None = None) -> Access:
+    return asyncio.run(access(Config(kubeconfig=file), context=context))
+
+
 def _refused(file: Path, context: str | None = None) -> str:
     with pytest.raises(NoCredentials) as told:
-        asyncio.run(configuration(Config(kubeconfig=file), context=context))
+        _access(file, context)
     assert _TOKEN not in str(told.value)
     assert str(file) in str(told.value)
     return str(told.value)
@@ -46,15 +53,15 @@ def _refused(file: Path, context: str | None = None) -> str:
 
 def test_a_context_gives_its_server_and_its_namespace(tmp_path: Path) -> None:
     file = _written(tmp_path, _content())
-    assert asyncio.run(configuration(Config(kubeconfig=file))).host == "https://192.0.2.1:6443"
-    assert namespace_of(file, None) == "serving"
-    assert namespace_of(file, "test") is None
+    found: Any = _access(file)
+    assert (found.settings.host, found.namespace) == ("https://192.0.2.1:6443", "serving")
+    assert _access(file, "test").namespace is None
 
 
 def test_a_context_that_is_named_does_not_need_a_current_one(tmp_path: Path) -> None:
     file = _written(tmp_path, _content(**{"current-context": "deleted"}))
-    assert asyncio.run(configuration(Config(kubeconfig=file), context="prod")).host == "https://192.0.2.1:6443"
-    assert namespace_of(file, "prod") == "serving"
+    found: Any = _access(file, "prod")
+    assert (found.settings.host, found.namespace) == ("https://192.0.2.1:6443", "serving")
 
 
 def test_contexts_of_several_files_are_one_list(tmp_path: Path) -> None:
@@ -63,8 +70,26 @@ def test_contexts_of_several_files_are_one_list(tmp_path: Path) -> None:
     two.write_text(yaml.safe_dump({"contexts": [{"name": "far", "context": {"cluster": "east", "user": "ada",
                                                                             "namespace": "edge"}}]}))  # fmt: skip
     both = Path(f"{one}:{two}")
-    assert asyncio.run(configuration(Config(kubeconfig=both))).host == "https://192.0.2.1:6443"
-    assert namespace_of(both, None) == "edge"
+    found: Any = _access(both)
+    assert (found.settings.host, found.namespace) == ("https://192.0.2.1:6443", "edge")
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(yaml.safe_dump(_content()),), daemon=True)
+    writer.start()
+    found: Any = _access(pipe)
+    writer.join(30)
+    assert (found.settings.host, found.namespace) == ("https://192.0.2.1:6443", "serving")
+    assert found.settings.api_key["BearerToken"] == f"Bearer {_TOKEN}"
+
+
+def test_a_server_without_tls_needs_no_user(tmp_path: Path) -> None:
+    clusters = [{"name": "east", "cluster": {"server": "http://127.0.0.1:8001"}}]
+    contexts = [{"name": "prod", "context": {"cluster": "east"}}]
+    found: Any = _access(_written(tmp_path, _content(clusters=clusters, contexts=contexts)))
+    assert found.settings.host == "http://127.0.0.1:8001"
 
 
 @pytest.mark.parametrize(
@@ -77,6 +102,9 @@ def test_contexts_of_several_files_are_one_list(tmp_path: Path) -> None:
         ({"contexts": [{"name": "prod", "context": {"user": "ada"}}]}, None, "context prod names no cluster"),
         ({"clusters": []}, None, "context prod names cluster east, of which there is no server"),
         ({"clusters": [{"name": "east", "cluster": {}}]}, None, "cluster east, of which there is no server"),
+        ({"users": []}, None, "context prod names user ada, of which there are no credentials: log in again"),
+        ({"users": [{"name": "ada", "user": None}]}, None, "names user ada, of which there are no credentials"),
+        ({"contexts": [{"name": "prod", "context": {"cluster": "east"}}]}, None, "context prod names no user: log in"),
     ],
 )
 def test_what_leads_nowhere_is_named(
@@ -117,3 +145,66 @@ def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_file_that_may_not_be_read_is_named(tmp_path: Path) -> None:
     assert "Is a directory" in _refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("server", "said"),
+    [
+        (f"https://me:{_TOKEN}@192.0.2.1:6443", "'https://***@192.0.2.1:6443' holds credentials: leave them out"),
+        (f"https://192.0.2.1:6443/?key={_TOKEN}", "'https://192.0.2.1:6443/?***' holds more than scheme, host, port"),
+        ("192.0.2.1:6443", "'192.0.2.1:6443' has no http:// or https://"),
+        ("https://192.0.2.1:api", "'https://192.0.2.1:***' has a port that is no number from 1 to 65535"),
+        ("https://.example", "'https://.example' has a host name with a part that is empty"),
+        (6443, "is no text: write it as https://host:port"),
+    ],
+)
+def test_a_server_that_is_no_address_is_told_without_its_password(tmp_path: Path, server: object, said: str) -> None:
+    clusters = [{"name": "east", "cluster": {"server": server}}]
+    told = _refused(_written(tmp_path, _content(clusters=clusters)))
+    assert f"context prod names cluster east, whose server {said}" in told
+
+
+def _plugin(**section: Any) -> dict[str, Any]:
+    known = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
+    return _content(users=[{"name": "ada", "user": {"exec": known | section}}])
+
+
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"args": ["-c", f"echo {_TOKEN} >&2; exit 7"]}, "sh of kubeconfig {} failed (exit status 7): log in again"),
+        ({"command": "no-such-login", "args": [_TOKEN]}, "no-such-login of kubeconfig {} cannot be run (No such file"),
+        ({"args": ["-c", f"echo {_TOKEN}"]}, "sh of kubeconfig {} answers with no ExecCredential of its apiVersion"),
+        ({"args": ["-c", f"echo 3; echo {_TOKEN} >&2"]}, "sh of kubeconfig {} answers with no ExecCredential"),
+    ],
+)
+def test_a_credential_plugin_that_fails_is_named_without_what_it_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], section: dict[str, Any], said: str
+) -> None:
+    file = _written(tmp_path, _plugin(**section))
+    assert f"credential plugin {said.format(file)}" in _refused(file)
+    printed = capfd.readouterr()
+    assert printed.out + printed.err == ""
+
+
+def _answer(status: object) -> dict[str, Any]:
+    said = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+    return _plugin(args=["-c", f"echo '{json.dumps(said)}'"])
+
+
+@pytest.mark.parametrize("status", [{}, None, {"token": ""}, {"clientCertificateData": "c"}, _TOKEN])
+def test_a_credential_plugin_without_credentials_is_a_failure(tmp_path: Path, status: object) -> None:
+    assert "answers with neither a token nor a certificate and its key" in _refused(_written(tmp_path, _answer(status)))
+
+
+@pytest.mark.parametrize("section", [3, {}, {"command": "sh"}, {"command": "sh", "apiVersion": "v1", "env": [_TOKEN]}])
+def test_a_section_of_a_plugin_that_is_none_is_told(tmp_path: Path, section: object) -> None:
+    content = _content(users=[{"name": "ada", "user": {"exec": section}}])
+    assert "the exec section of its user is not as it should be" in _refused(_written(tmp_path, content))
+
+
+def test_what_a_credential_plugin_answers_is_used(tmp_path: Path) -> None:
+    given = {"token": _TOKEN, "clientCertificateData": "a certificate", "clientKeyData": "a key"}
+    found: Any = _access(_written(tmp_path, _answer(given))).settings
+    assert found.api_key["BearerToken"] == f"Bearer {_TOKEN}"
+    assert (Path(found.cert_file).read_text(), Path(found.key_file).read_text()) == ("a certificate", "a key")

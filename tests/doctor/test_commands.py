@@ -1,74 +1,20 @@
-"""The commands: a file, an object in a cluster, a cluster, a machine; status and verify of the plugin."""
+"""doctor as it is called: of a file, an object in a cluster, a cluster, a machine."""
 
 from __future__ import annotations
 
-import asyncio
-import copy
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
-from tests.doctor.apiserver import Apiserver, leave, running, secret
-from tests.doctor.world import CLASS, SPEC, container, healthy, operator
-from tests.verify.standin import KEY, REVISION, Engine, serving
+from tests.doctor.apiserver import Apiserver, leave
+from tests.doctor.commands import PRIVATE, findings, kubectl, kvserving
+from tests.doctor.world import SPEC, container, operator
 
-from kvserving_operator import cli
-from kvserving_operator.cli.plugin import PROGRAM, plugin
 from kvserving_operator.control.permissions import CHILDREN, TABLE
 from kvserving_operator.local import shared_memory
-
-PRIVATE = "s3cr3t-that-nobody-may-see"
-METRICS = "# TYPE kvserving:receipts counter\nkvserving:receipts_total 4\n"
-
-
-def kvserving(*arguments: str) -> int:
-    return cli.run(arguments)
-
-
-def kubectl(*arguments: str) -> int:
-    return cli.run(arguments, plugin, PROGRAM)
-
-
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apiserver]:
-    """An apiserver with one healthy object; KUBECONFIG names it."""
-    facts = healthy()
-    assert facts.live is not None
-    live = facts.live
-    made = Apiserver()
-    plurals = {resource.kind: resource.plural for resource in CHILDREN}
-    for child in live.children:
-        body = {key: value for key, value in child.items() if key not in ("apiVersion", "kind")}
-        made.objects.setdefault(plurals[child["kind"]], []).append(copy.deepcopy(body))
-    made.objects["kvservings"] = [copy.deepcopy(dict(live.body))]
-    made.objects["pods"] = copy.deepcopy(list(live.pods))  # type: ignore[arg-type]
-    for pod in made.objects["pods"]:
-        pod["metadata"] |= {"namespace": "prod", "resourceVersion": "3"}
-    made.objects["nodes"] = copy.deepcopy(list(live.nodes or ()))  # type: ignore[arg-type]
-    made.objects["storageclasses"] = [CLASS]
-    made.objects["secrets"] = [
-        secret(name, dict.fromkeys(keys.names, PRIVATE))
-        for name, keys in (live.secrets or {}).items()
-        if keys is not None
-    ]
-    claim = {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}
-    made.objects["persistentvolumeclaims"] = [{"metadata": {"name": "weights", "namespace": "prod"}, **claim}]
-    for name, engine in live.engines.items():
-        made.answers[name, "metrics"] = METRICS
-        made.answers[name, "version"] = json.dumps({"version": engine.version})
-    monkeypatch.delenv("KUBECONFIG", raising=False)
-    with running(made, tmp_path) as kubeconfig:
-        monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-        yield made
-
-
-def findings(text: str) -> dict[str, Any]:
-    return {finding["check"]: finding for finding in json.loads(text)["findings"]}
 
 
 def test_a_healthy_object_in_its_cluster_is_explained_and_nothing_is_written(
@@ -288,118 +234,39 @@ def test_what_ended_engines_left_in_shared_memory_is_seen(tmp_path: Path, monkey
     assert shared_memory.unused()[left] >= 2**20
 
 
-def test_status_shows_objects_and_one_with_its_pods(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
-    server.objects["kvservings"].append(
-        {"metadata": {"name": "new", "namespace": "other"}, "spec": {"model": {"uri": PRIVATE}}}
-    )
-    assert kubectl("status") == 0
-    said = capsys.readouterr().out
-    assert "qwen" in said
-    assert "new" not in said
-    assert kubectl("status", "-A") == 0
-    assert "not looked at by an operator" in capsys.readouterr().out
-    assert kubectl("status", "qwen") == 0
-    said = capsys.readouterr().out
-    for word in ("TransferVerified", "qwen-prefill-", "Ready", "0.33.0"):
-        assert word in said
-    assert kubectl("status", "qwen", "-o", "json") == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert {pod["role"] for pod in shown["pods"]} == {"prefill", "decode", "router", "store"}
-    assert "spec" not in shown
-    assert kubectl("status", "-n", "empty") == 0
-    assert capsys.readouterr().out == "no objects in namespace empty\n"
+def _with_server(url: str) -> None:
+    file = Path(os.environ["KUBECONFIG"])
+    body = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**body, "clusters": [{"name": "test", "cluster": {"server": url}}]}))
 
 
-@pytest.fixture
-def engines(server: Apiserver) -> Iterator[list[Engine]]:
-    """Stand-in engines and a router behind the apiserver's proxy."""
-    names = {pod["metadata"]["labels"]["kvserving.dev/role"]: pod["metadata"]["name"] for pod in server.objects["pods"]}
-    made = [Engine(names["prefill"], "prefill"), Engine(names["decode"], "decode")]
-    for pod in server.objects["pods"]:
-        pod["metadata"]["labels"]["kvserving.dev/revision"] = REVISION
-    server.objects["kvservings"][0]["status"]["revision"] = REVISION
-    server.objects["secrets"] = [secret("qwen-keys", {"signing": KEY.decode(), "router-admin": "x"})]
-    loop, up, down = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        async with serving(made) as (endpoints, router, _):
-            server.forward |= {endpoint.pod: endpoint.url for endpoint in endpoints}
-            server.forward[names["router"]] = router.url
-            up.set()
-            await down.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    assert up.wait(30)
-    yield made
-    loop.call_soon_threadsafe(down.set)
-    thread.join(30)
-
-
-def test_verify_proves_the_transfer_through_the_proxy(
-    server: Apiserver, engines: list[Engine], capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", [("doctor",), ("doctor", "qwen"), ("status",), ("verify", "qwen")])
+def test_a_password_in_the_address_of_a_server_is_not_shown(
+    server: Apiserver, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:
-    assert kubectl("verify", "qwen") == 0
-    said = capsys.readouterr()
-    assert "verified: KV moved from prefill to decode in 1 pair of engines and through the router" in said.out
-    assert KEY.decode() not in said.out + said.err
-    assert engines[1].seen[0]["kv_transfer_params"]
+    _with_server(server.url.replace("://", f"://me:{PRIVATE}@"))
+    assert kubectl(*command) == 3
+    told = capsys.readouterr()
+    assert "whose server 'http://***@127.0.0.1:" in told.err
+    assert PRIVATE not in told.out + told.err
 
 
-def test_verify_says_so_when_decode_recomputes_and_what_the_operator_said(
-    server: Apiserver, engines: list[Engine], capsys: pytest.CaptureFixture[str]
-) -> None:
-    engines[1].faults = frozenset({"recomputes"})
-    assert kubectl("verify", "qwen", "-o", "json") == 1
-    assert json.loads(capsys.readouterr().out)["reason"] == "RecomputingKV"
-    assert kubectl("verify", "qwen") == 1
-    said = capsys.readouterr()
-    assert "not verified (RecomputingKV)" in said.out
-    assert "the operator, which needs no proxy, says: Ready: fine" in said.err
+def test_a_credential_plugin_that_fails_is_exit_status_3(server: Apiserver, capfd: pytest.CaptureFixture[str]) -> None:
+    file = Path(os.environ["KUBECONFIG"])
+    said = ["-c", f"echo {PRIVATE} >&2; exit 1"]
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": said}
+    body = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({**body, "users": [{"name": "test", "user": {"exec": plugin}}]}))
+    assert kubectl("doctor") == 3
+    told = f"error: credential plugin sh of kubeconfig {file} failed (exit status 1): log in again\n"
+    assert capfd.readouterr() == ("", told)
 
 
-def test_verify_needs_ready_engines_a_key_and_rights(
-    server: Apiserver, engines: list[Engine], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.forbidden.add("secrets")
-    assert kubectl("verify", "qwen") == 3
-    assert "you may not get secrets prod/qwen-keys" in capsys.readouterr().err
-    server.forbidden.clear()
-    server.objects["secrets"] = []
-    assert kubectl("verify", "qwen") == 1
-    assert "qwen-keys holds no signing key yet" in capsys.readouterr().err
-    server.objects["kvservings"][0]["status"]["revision"] = "feed"
-    assert kubectl("verify", "qwen") == 1
-    assert "no ready decode and no ready prefill pod of revision feed" in capsys.readouterr().err
-
-
-def test_a_router_that_wants_a_clients_key_is_left_out_of_the_proof(
-    server: Apiserver, engines: list[Engine], capsys: pytest.CaptureFixture[str]
-) -> None:
-    server.objects["kvservings"][0]["spec"] = {**SPEC, "router": {"apiKeySecretRef": "clients"}}
-    assert kubectl("verify", "qwen") == 0
-    said = capsys.readouterr()
-    assert "the router is left out" in said.err
-    assert "through the router" not in said.out
-
-
-@pytest.mark.parametrize("name", ["", "Qwen", "qwen?watch=1", "..", "a" * 254])
-@pytest.mark.parametrize("command", ["status", "verify", "doctor", "rollout status", "rollout history", "rollout undo"])
-def test_what_is_no_name_is_wrong_usage_before_a_cluster_is_asked(
-    capsys: pytest.CaptureFixture[str], command: str, name: str
-) -> None:
-    assert kubectl(*command.split(), name) == 2
-    assert f"{name[:60]!r} is no name" in capsys.readouterr().err
-    assert kubectl(*command.split(), "qwen", "-n", "prod/x") == 2
-    assert "'prod/x' is no name" in capsys.readouterr().err
-
-
-def test_help_and_unknown_commands_of_the_plugin_name_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert kubectl("--help") == 0
-    said = capsys.readouterr().out
-    assert "Usage: kubectl kvserving" in said
-    for word in ("status", "verify", "render", "doctor", "validate"):
-        assert word in said
-    assert " up " not in said
-    assert kubectl("statsu") == 2
-    assert "Did you mean 'status'?" in capsys.readouterr().err
+def test_a_kubeconfig_may_be_a_pipe(server: Apiserver, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content, pipe = Path(os.environ["KUBECONFIG"]).read_text(), tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(content,), daemon=True)
+    writer.start()
+    assert kubectl("doctor", "qwen", "--kubeconfig", str(pipe), "-o", "json") == 0
+    writer.join(30)
+    assert json.loads(capsys.readouterr().out)["object"]["namespace"] == "prod"

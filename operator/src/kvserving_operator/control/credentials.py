@@ -8,31 +8,44 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
-from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.aio.config import ConfigException, load_incluster_config
 from kubernetes.aio.config.kube_config import KubeConfigMerger
 from yaml import YAMLError
 
+from ..plan import addresses
 from .config import Config
+from .exec_plugin import Loader, PluginFailed
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_AGAIN = "log in again, or name another --context"
 _NO_FILE = re.compile("File does not exists?: (.*)")
-_UNLIKE = (ConfigException, YAMLError, ValueError, TypeError, KeyError, AttributeError)
+_UNLIKE = (ConfigException, YAMLError, ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 class NoCredentials(Exception):
     """The connection to a cluster cannot be set up from what was named; the message says why and the way out."""
 
 
-async def configuration(config: Config, *, context: str | None = None) -> Configuration:
-    """Return the connection settings: those of ``config.kubeconfig``, else of the pod's service account.
+@dataclass(frozen=True)
+class Access:
+    """How a cluster is reached; ``namespace`` is that of the context or of the pod, ``None`` where it names none."""
 
-    ``context`` is that of the kubeconfig to use, without it the current one. Raises ``NoCredentials`` when neither can
-    be read; its message quotes nothing of the file but names.
+    settings: Configuration
+    namespace: str | None
+
+
+async def access(config: Config, *, context: str | None = None) -> Access:
+    """Return how to reach the cluster of ``config.kubeconfig``, else of the pod's service account.
+
+    ``context`` is that of the kubeconfig to use, without it the current one. Each file is read once, so that it may be
+    a pipe. Raises ``NoCredentials`` when neither can be read; its message quotes nothing of the file but names.
     """
     # The class hands out copies of one default; this process has no other user of it.
     settings: Any = Configuration()
@@ -40,15 +53,17 @@ async def configuration(config: Config, *, context: str | None = None) -> Config
         in_cluster: Any = load_incluster_config
         try:
             in_cluster(client_configuration=settings)
+            file = SERVICE_ACCOUNT / "namespace"
+            namespace = file.read_text().strip() if file.is_file() else None
         except (ConfigException, OSError) as error:
             raise NoCredentials(f"the pod's service account: {error}; name a file with --kubeconfig") from None
     else:
-        await _load(config.kubeconfig, context, settings)
+        namespace = await _load(config.kubeconfig, context, settings)
     settings.connection_pool_maxsize = max(16, config.workers * 4)
     # kopf's connection does the same. Proxies come from the kubeconfig; with the environment's, every request would
     # read ~/.netrc as well, and could send a password from there.
     settings.client_session_kwargs = {"trust_env": False}
-    return settings  # type: ignore[no-any-return]
+    return Access(settings, namespace or None)
 
 
 def client(settings: Configuration) -> ApiClient:
@@ -60,26 +75,25 @@ def client(settings: Configuration) -> ApiClient:
         raise NoCredentials(f"certificates for {settings.host} cannot be read: {error}") from None
 
 
-def namespace_of(kubeconfig: Path | None, context: str | None) -> str | None:
-    """The namespace that the context (without it the current one) names, or that of the pod; ``None`` without one."""
-    if kubeconfig is None:
-        file = SERVICE_ACCOUNT / "namespace"
-        return file.read_text().strip() if file.is_file() else None
-    content = _content(kubeconfig)
-    namespace = _named(content, "contexts", context or content.get("current-context")).get("namespace")
-    return str(namespace) if namespace else None
-
-
-async def _load(kubeconfig: Path, context: str | None, settings: Any) -> None:
-    """Let the client's loader fill ``settings``, once the file's references lead somewhere."""
+async def _load(kubeconfig: Path, context: str | None, settings: Any) -> str | None:
+    """Let the client's loader fill ``settings``, once the file's references lead somewhere; the context's namespace."""
     where, what = f"kubeconfig {kubeconfig}", "it is no kubeconfig"
-    load: Any = load_kube_config
     try:
+        content = _content(kubeconfig)
         # The loader takes a context whose cluster has no server for one on this machine.
-        if (fault := _fault(_content(kubeconfig), context)) is not None:
+        if (fault := _fault(content.value, context)) is not None:
             raise NoCredentials(f"{where}: {fault}")
         what = "the credentials of its user are not as they should be"
-        await load(config_file=str(kubeconfig), context=context, client_configuration=settings)
+        build: Any = Loader
+        loader = build(content, active_context=context, config_base_path=None)
+        loader.kubeconfig = kubeconfig
+        await loader.load_and_set(settings)
+        namespace = _named(content.value, "contexts", context or content.value["current-context"]).get("namespace")
+        return str(namespace) if namespace else None
+    except PluginFailed as failed:
+        raise NoCredentials(str(failed)) from None
+    except aiohttp.ClientError as error:
+        raise NoCredentials(f"{where}: its login service does not answer ({type(error).__name__}): {_AGAIN}") from None
     except OSError as error:
         raise NoCredentials(f"{where}: {error}; name a file with --kubeconfig") from None
     except _UNLIKE as error:
@@ -89,10 +103,12 @@ async def _load(kubeconfig: Path, context: str | None, settings: Any) -> None:
         raise NoCredentials(f"{where} cannot be read ({told}): {what}") from None
 
 
-def _content(kubeconfig: Path) -> Mapping[str, Any]:
-    """All files of ``kubeconfig``, merged as the client merges them."""
+def _content(kubeconfig: Path) -> Any:
+    """All files of ``kubeconfig``, merged as the client merges them: its node, which knows where each part stood."""
     merge: Any = KubeConfigMerger
-    content: Mapping[str, Any] = merge(str(kubeconfig)).config.value
+    content = merge(str(kubeconfig)).config
+    if not isinstance(content.value, Mapping):
+        raise TypeError("no mapping")
     return content
 
 
@@ -114,11 +130,38 @@ def _fault(content: Mapping[str, Any], context: str | None) -> str | None:
         whose = "there is no context" if context else "its current context is missing:"
         return f"{whose} {chosen}: name one of {_list(known)} with --context"
     found = _named(content, "contexts", chosen)
-    cluster = found.get("cluster")
+    cluster, user = found.get("cluster"), found.get("user")
     if not cluster:
         return f"context {chosen} names no cluster"
-    if not _named(content, "clusters", cluster).get("server"):
+    server = _named(content, "clusters", cluster).get("server")
+    if not server:
         return f"context {chosen} names cluster {cluster}, of which there is no server"
+    if (wrong := _server_fault(server)) is not None:
+        return f"context {chosen} names cluster {cluster}, whose server {wrong}"
+    if user and all(entry.value["name"] != user or entry.value.get("user") is None for entry in content["users"]):
+        return f"context {chosen} names user {user}, of which there are no credentials: {_AGAIN}"
+    if not user and server.startswith("https"):
+        return f"context {chosen} names no user: {_AGAIN}"
+    return None
+
+
+def _server_fault(server: object) -> str | None:
+    """Why ``server`` is no address to ask. Nothing else of it is shown: it may hold a password."""
+    if not isinstance(server, str):
+        return "is no text: write it as https://host:port"
+    shown, address = addresses.shown(server), addresses.parse(server)
+    if "@" in server:
+        return f"{shown} holds credentials: leave them out, and give its user username and password"
+    if address.problem:
+        return f"{shown} {address.problem}"
+    if address.scheme not in ("http", "https"):
+        return f"{shown} has no http:// or https://"
+    if "?" in server or "#" in server:
+        return f"{shown} holds more than scheme, host, port and path"
+    try:
+        address.host.encode("idna")
+    except UnicodeError:
+        return f"{shown} has a host name with a part that is empty, or longer than 63 letters"
     return None
 
 

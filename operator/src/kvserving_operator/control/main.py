@@ -18,7 +18,7 @@ from ..verify.run import verify
 from . import app, logs, preflight
 from .apply import Applier
 from .config import Config
-from .credentials import NoCredentials, client, configuration
+from .credentials import NoCredentials, access, client
 from .events import Recorder
 from .failures import ApiFailure, describe
 from .health import LagMeter, Vitals, serve
@@ -123,7 +123,7 @@ class Process:
         self._vitals.queue_age = lambda: self._queue.oldest
         self._metrics.watch_queue(lambda: len(self._queue), lambda: self._queue.oldest)
         self._metrics.watch_objects(self._statuses)
-        settings = await configuration(self._config)
+        settings = (await access(self._config)).settings
         lag = LagMeter(self._vitals, self._metrics)
         async with client(settings) as api:
             runner = await serve(self._vitals, self._metrics, self._config.listen_host, self._config.listen_port)

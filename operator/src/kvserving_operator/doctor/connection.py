@@ -15,7 +15,7 @@ import aiohttp
 
 from ..api.v1alpha1 import KIND
 from ..control.config import Config
-from ..control.credentials import SERVICE_ACCOUNT, NoCredentials, client, configuration, namespace_of
+from ..control.credentials import SERVICE_ACCOUNT, NoCredentials, access, client
 from ..control.failures import ApiFailure, describe
 from ..control.kube import Kube
 from ..control.workqueue import TokenBucket
@@ -61,7 +61,8 @@ def kubeconfig_of(option: str | None) -> str | None:
     """
     chosen = option or os.environ.get("KUBECONFIG") or None
     if chosen is not None:
-        if not any(Path(part).expanduser().is_file() for part in chosen.split(os.pathsep) if part):
+        files = [Path(part).expanduser() for part in chosen.split(os.pathsep) if part]
+        if not any(file.is_file() or file.is_fifo() for file in files):
             source = "--kubeconfig" if option else "KUBECONFIG"
             raise EnvironmentFault(f"{source}: {chosen} is no file: name a kubeconfig")
         return chosen
@@ -86,8 +87,8 @@ async def connect(
     """
     config = Config(kubeconfig=Path(kubeconfig) if kubeconfig is not None else None, request_timeout=timeout)
     try:
-        settings = await configuration(config, context=context)
-        api = client(settings)
+        reached = await access(config, context=context)
+        api = client(reached.settings)
     except NoCredentials as error:
         raise EnvironmentFault(str(error)) from error
     transport: Any = api
@@ -99,8 +100,8 @@ async def connect(
         observe=lambda _: None,
         now=time.monotonic,
     )
-    own: Any = settings
-    chosen = namespace or namespace_of(config.kubeconfig, context) or "default"
+    own: Any = reached.settings
+    chosen = namespace or reached.namespace or "default"
     try:
         yield Connection(kube, chosen, str(own.host).rstrip("/"), own, transport.rest_client.ssl_context)
     finally:
