@@ -52,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--output", type=Path, help=f"where that folder is made ({OUTPUT}, or {TRIAL})")
     build.add_argument("--trial", action="store_true", help="of any state of the tree: no release, and without helm")
     build.add_argument("--tree", type=Path, help="what is built, in place of a copy of this checkout; for a trial")
-    build.add_argument("--commit", default="HEAD", help="of which that tree is a copy (%(default)s)")
+    build.add_argument("--commit", help="of which that tree is a copy (HEAD)")
     again = commands.add_parser("check", help="build twice in other surroundings and compare the bytes")
     for command in (build, again):
         command.add_argument("--no-images", dest="images", action="store_false", help="leave the images out")
@@ -73,16 +73,22 @@ def _version(root: Path, to: str | None) -> int:
 
 
 def _build(root: Path, options: argparse.Namespace) -> int:
-    if options.tree and not options.trial:
-        raise source.Refused("--tree is for a trial alone: a release is made of a commit; leave it out, or add --trial")
-    found = source.committed(root, options.commit, options.tree) if options.trial else source.released(root)
-    if options.images:
-        images.require(base=options.base)
-    folder = root / (options.output or (TRIAL if options.trial else OUTPUT)) / found.version
+    for name in ("tree", "commit"):
+        if getattr(options, name) and not options.trial:
+            raise source.Refused(
+                f"--{name} is for a trial alone: a release is made of the commit that is checked out; leave it out, or "
+                "add --trial"
+            )
     with tempfile.TemporaryDirectory() as temporary:
         tree, output = options.tree or Path(temporary, "tree"), Path(temporary, "out")
         output.mkdir()
-        if options.tree is None:
+        if options.trial:
+            found = source.committed(root, options.commit or "HEAD", options.tree)
+        else:
+            found = source.released(root, tree)
+        if options.images:
+            images.require(base=options.base)
+        if options.trial and options.tree is None:
             source.export(found, tree)
         parts.build(found, tree, output)
         if not options.trial:
@@ -92,6 +98,7 @@ def _build(root: Path, options: argparse.Namespace) -> int:
         parts.write_sums(output)
         for file in output.iterdir():
             file.chmod(0o644)
+        folder = root / (options.output or (TRIAL if options.trial else OUTPUT)) / found.version
         if folder.exists():
             shutil.rmtree(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)

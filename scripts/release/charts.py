@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 import tempfile
 from pathlib import Path
 
@@ -19,7 +20,11 @@ def check(chart: Path, installed: Path) -> None:
         helm = Helm(programs.program("helm"), Path(home))
         try:
             helm.run("lint", str(chart), "--strict")
-            rendered = bundle.render(helm, chart)
+            # Unpacked: the bundle has a digest of the chart's files.
+            with tarfile.open(chart) as packed:
+                packed.extractall(home, filter="data")
+                [name] = {entry.name.partition("/")[0] for entry in packed}
+            rendered = bundle.render(helm, Path(home, name))
         except Refused as error:
             raise Unlike(f"helm refuses {chart.name}: {error}") from error
     if rendered != installed.read_text(encoding="utf-8"):

@@ -39,7 +39,7 @@ def build(source: Source, tree: Path, output: Path, builder: Builder, base: str 
     for image in (OPERATOR, CONNECTOR):
         short = image.name.rpartition("/")[2].partition(":")[0]
         archive = output / f"kvserving-{short}-image-{source.version}-{machine}.tar"
-        builder.rebuild(_on(image, base), tree, source.epoch, archive)
+        builder.rebuild(_of(source, image, base), tree, source.epoch, archive)
         archives.settle_tar(archive, source.epoch)
         text = listed(archive)
         sbom.check(text, f"/{_LISTED} of {image.name}")
@@ -66,5 +66,6 @@ def listed(archive: Path) -> str:
     raise sbom.Invalid(f"{archive.name}: no layer has /{_LISTED}: the Dockerfile is to run images/sbom.py")
 
 
-def _on(image: Image, base: str | None) -> Image:
-    return replace(image, arguments={**image.arguments, "BASE": base}) if base else image
+def _of(source: Source, image: Image, base: str | None) -> Image:
+    name = f"{image.name.rpartition(':')[0]}:{source.version}"
+    return replace(image, name=name, arguments={**image.arguments, **({"BASE": base} if base else {})})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -14,6 +16,9 @@ from scripts.release import versions
 CHANGELOG = "CHANGELOG.md"
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _RELEASED = re.compile(r"(?P<version>\d+\.\d+\.\d+) - (?P<date>\d{4}-\d{2}-\d{2})")
+_ELSEWHERE = frozenset({"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"})
+"""With these, as a hook has them, git would look at another repository than the one it is told."""
+_LINK, _PROGRAM, _MODULE = "120000", "100755", "160000"
 
 
 class Refused(Exception):
@@ -39,17 +44,43 @@ def committed(root: Path, commit: str = "HEAD", tree: Path | None = None) -> Sou
     return Source(root, versions.current(tree), commit, int(epoch))
 
 
-def released(root: Path) -> Source:
-    """Return the checkout if it may be released. Raises ``Refused`` with everything that keeps it from that."""
-    source = committed(root)
-    told = [*_unclean(root), *_untold(root, source.version), *_untagged(source)]
-    if told:
+def released(root: Path, folder: Path) -> Source:
+    """Write the commit of the checkout into ``folder``; return it if it may be released.
+
+    Only what the commit holds is looked at and written. Raises ``Refused`` with everything that keeps it from that.
+    """
+    unclean = _unclean(root)
+    commit = git(root, "rev-parse", "HEAD").strip()
+    write(root, commit, folder)
+    source = committed(root, commit, folder)
+    if told := [*unclean, *_untold(folder, source.version), *_untagged(source)]:
         raise Refused("\n".join(told))
     return source
 
 
+def write(root: Path, commit: str, folder: Path) -> None:
+    """Write the files of a commit into ``folder``, byte for byte: no attribute, filter or setting of git changes them.
+
+    Raises ``Refused`` for a commit with another repository in it.
+    """
+    entries = [entry.split("\t", 1) for entry in git(root, "ls-tree", "-r", "-z", commit).split("\0") if entry]
+    kinds = [(*about.split(), name) for about, name in entries]
+    if modules := [name for mode, _, _, name in kinds if mode == _MODULE]:
+        raise Refused(f"{', '.join(modules)}: a submodule, of which the commit has no files: commit them as files")
+    contents = _blobs(root, [blob for _, _, blob, _ in kinds])
+    for (mode, _, _, name), content in zip(kinds, contents, strict=True):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if mode == _LINK:
+            file.symlink_to(os.fsdecode(content))
+        else:
+            file.write_bytes(content)
+            file.chmod(0o755 if mode == _PROGRAM else 0o644)
+    _settle_folders(folder)
+
+
 def export(source: Source, folder: Path) -> None:
-    """Copy what git does not ignore, with modes that do not depend on who checked it out."""
+    """Copy what git does not ignore, committed or not, with modes that do not depend on who checked it out."""
     listed = git(source.root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
     for name in sorted(set(listed.split("\0")) - {""}):
         origin, copy = source.root / name, folder / name
@@ -59,21 +90,55 @@ def export(source: Source, folder: Path) -> None:
         shutil.copyfile(origin, copy, follow_symlinks=False)
         if not copy.is_symlink():
             copy.chmod(0o755 if origin.stat().st_mode & 0o100 else 0o644)
+    _settle_folders(folder)
+
+
+def git(root: Path, *arguments: str) -> str:
+    """Run git and return what it prints. Raises ``Refused`` with what it says, or where it is not installed."""
+    return os.fsdecode(_git(root, *arguments))
+
+
+def _git(root: Path, *arguments: str, given: bytes = b"") -> bytes:
+    # An object that is replaced here is another one than that which the commit names.
+    env = {name: value for name, value in os.environ.items() if name not in _ELSEWHERE} | {
+        "GIT_NO_REPLACE_OBJECTS": "1"
+    }
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        done = subprocess.run(command, env=env, input=given, capture_output=True, check=False)
+    except OSError as error:
+        raise Refused(
+            f"git cannot be run ({error.strerror}), and it knows what a release is made of: `apt-get install git`, or "
+            "put it into PATH"
+        ) from error
+    if done.returncode:
+        said = os.fsdecode(done.stderr).strip()
+        raise Refused(f"git {' '.join(arguments)} in {root} ended with {done.returncode}: {said}")
+    return done.stdout
+
+
+def _blobs(root: Path, names: list[str]) -> Iterator[bytes]:
+    printed = _git(root, "cat-file", "--batch", given="".join(f"{name}\n" for name in names).encode())
+    at = 0
+    for name in names:
+        end = printed.index(b"\n", at)
+        found, *about = printed[at:end].decode().split()
+        if found != name or len(about) != 2:
+            raise Refused(f"git has not all of the commit ({printed[at:end].decode()}): fetch it whole, and try again")
+        size = int(about[1])
+        yield printed[end + 1 : end + 1 + size]
+        at = end + 2 + size
+
+
+def _settle_folders(folder: Path) -> None:
     for made in (folder, *folder.rglob("*")):
         if made.is_dir() and not made.is_symlink():
             made.chmod(0o755)
 
 
-def git(root: Path, *arguments: str) -> str:
-    """Run git and return what it prints. Raises ``Refused`` with what it says."""
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Refused(f"git {' '.join(arguments)} in {root} ended with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
-
-
 def _unclean(root: Path) -> list[str]:
-    changed = git(root, "status", "--porcelain").splitlines()
+    # Whatever the settings of this checkout hide.
+    changed = git(root, "status", "--porcelain", "--untracked-files=all", "--ignore-submodules=none").splitlines()
     if not changed:
         return []
     names = ", ".join(line[3:] for line in changed[:5])
@@ -82,8 +147,10 @@ def _unclean(root: Path) -> list[str]:
 
 
 def _untold(root: Path, version: str) -> list[str]:
-    text = (root / CHANGELOG).read_text(encoding="utf-8")
-    _, *rest = _SECTION.split(text)
+    file = root / CHANGELOG
+    if not file.is_file():
+        return [f"{CHANGELOG}: the commit has none: write one, with the section `## {version} - YYYY-MM-DD`"]
+    _, *rest = _SECTION.split(file.read_text(encoding="utf-8"))
     bodies = {title: body.strip() for title, body in zip(rest[::2], rest[1::2], strict=True)}
     told = []
     if bodies.get("Unreleased"):
@@ -105,7 +172,7 @@ def _untold(root: Path, version: str) -> list[str]:
 
 def _untagged(source: Source) -> list[str]:
     wanted = f"v{source.version}"
-    here = [tag for tag in git(source.root, "tag", "--points-at", "HEAD").split() if re.fullmatch(r"v\d.*", tag)]
+    here = [tag for tag in git(source.root, "tag", "--points-at", source.commit).split() if re.fullmatch(r"v\d.*", tag)]
     if wanted in here and len(here) == 1:
         return []
     if others := [tag for tag in here if tag != wanted]:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 from scripts.release import __main__ as program
-from scripts.release import archives, check, parts, versions
-from tests.release.copies import ROOT, commit, whole
+from scripts.release import archives, charts, check, images, parts, source, versions
+from tests.release.copies import ROOT, commit, git, released_changelog, whole
 
 VERSION = versions.current(ROOT)
 CHART = f"kvserving-operator-{VERSION}.tgz"
@@ -141,3 +141,37 @@ def test_two_builds_are_in_other_surroundings() -> None:
 def test_another_tree_than_the_commits_is_no_release(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert program.main(["build", "--no-images", f"--tree={tmp_path}"]) == 1
     assert "--tree is for a trial alone" in capsys.readouterr().err
+    assert program.main(["build", "--no-images", "--commit=HEAD~1"]) == 1
+    assert "--commit is for a trial alone" in capsys.readouterr().err
+
+
+def test_a_release_holds_what_its_commit_holds_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = whole(tmp_path)
+    released_changelog(root)
+    commit(root)
+    git(root, "tag", f"v{VERSION}")
+    package = root / "operator/src/kvserving_operator"
+    before = (package / "reasons.py").read_bytes()
+    git(root, "update-index", "--assume-unchanged", str(package / "reasons.py"))
+    (package / "reasons.py").write_bytes(before + b"changed = True\n")
+    # Ignored by this checkout alone, so that its status names it nowhere.
+    (root / ".git/info/exclude").write_text("stray.py\n")
+    (package / "stray.py").touch()
+    built: list[tuple[bool, bytes]] = []
+
+    def build(found: source.Source, tree: Path, *_: object) -> None:
+        inside = tree / "operator/src/kvserving_operator"
+        built.append(((inside / "stray.py").exists(), (inside / "reasons.py").read_bytes()))
+
+    # Helm is not everywhere; that what it renders is compared is tried with the chart.
+    monkeypatch.setattr(charts, "check", lambda *_: None)
+    monkeypatch.setattr(images, "require", lambda base: None)
+    monkeypatch.setattr(images, "build", build)
+    assert program.main(["build"], root) == 0
+    assert built == [(False, before)]
+    [wheel] = (root / "build/release" / VERSION).glob("kvserving_operator-*.whl")
+    found = archives.members(wheel)
+    assert found["kvserving_operator/reasons.py"] == before
+    assert "kvserving_operator/stray.py" not in found

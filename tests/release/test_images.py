@@ -55,9 +55,9 @@ def test_each_image_lies_beside_the_list_that_it_carries(tmp_path: Path) -> None
     output.mkdir()
     recorder = Recorder({"/sbom.cdx.json": tmp_path / "list"})
     images.build(SOURCE, ROOT, output, cast(Builder, recorder), base="debian@sha256:0")
-    assert [(image.name.split(":")[0], context, epoch) for image, context, epoch in recorder.built] == [
-        ("docker.io/kvserving/operator", ROOT, SOURCE.epoch),
-        ("docker.io/kvserving/connector", ROOT, SOURCE.epoch),
+    assert [(image.name, context, epoch) for image, context, epoch in recorder.built] == [
+        (f"docker.io/kvserving/operator:{SOURCE.version}", ROOT, SOURCE.epoch),
+        (f"docker.io/kvserving/connector:{SOURCE.version}", ROOT, SOURCE.epoch),
     ]
     assert {image.arguments["BASE"] for image, _, _ in recorder.built} == {"debian@sha256:0"}
     archives = sorted(output.glob("*.tar"))
