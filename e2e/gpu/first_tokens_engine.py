@@ -147,6 +147,8 @@ class Trial:
         return {"cold": cold, "l1": l1, "own": own, "loaded": counts["hits"], **_decided(counts), "same": same}
 
     def _flooded(self, run: int) -> Found:
+        if self._left() < 0:
+            raise Late
         (number, tokens), (again, length) = self.shape.flood, self.shape.flooded
         prompts = [made(f"flooded {run} {at}", length) for at in range(again)]
         self.engine.settle()
