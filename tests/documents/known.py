@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import click
+from benchmarks.__main__ import BENCHMARKS
+from benchmarks.__main__ import PAGES as MADE
 from tests.documents.pages import ROOT
 
+from kvserving_operator import generated
 from kvserving_operator.cli import kvserving
 from kvserving_operator.cli.plugin import plugin
 
@@ -46,8 +50,9 @@ def faults(words: Sequence[str], *, whole: bool = True) -> Iterator[str]:
     elif program == "make":
         wanted = {word for word in arguments if not word.startswith("-") and "=" not in word}
         yield from (f"make has no target {word}" for word in sorted(wanted - targets()) if not _stands_for(word))
+        yield from _variables(arguments)
     elif program.startswith(("python", "$KVSERVING_ENGINE_PYTHON")) and "-m" in arguments[:-1]:
-        yield from _module(arguments[arguments.index("-m") + 1])
+        yield from _module(*arguments[arguments.index("-m") + 1 :])
     yield from _files(words)
 
 
@@ -63,12 +68,40 @@ def _stands_for(word: str) -> bool:
     return not re.search(r"[a-z0-9]", word) or word.startswith(("$", "<"))
 
 
-def _module(name: str) -> Iterator[str]:
+def _variables(arguments: Sequence[str]) -> Iterator[str]:
+    """Say which variables of a call of make the Makefile lacks, and which options the lane."""
+    text = (ROOT / "Makefile").read_text()
+    for word in arguments:
+        name, equal, value = word.partition("=")
+        if equal and name.isupper() and f"$({name}" not in text and f",{name})" not in text:
+            yield f"make has no variable {name}"
+        elif name == "LANE":
+            yield from _options("e2e.gpu", value.split())
+
+
+def _module(name: str, *arguments: str) -> Iterator[str]:
     top, *_ = name.split(".")
-    if top in _MODULES:
-        path = _MODULES[top] / name.replace(".", "/")
-        if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
-            yield f"there is no module {name} to run"
+    if top not in _MODULES:
+        return
+    path = _MODULES[top] / name.replace(".", "/")
+    if not (path.with_suffix(".py").exists() or (path / "__main__.py").exists()):
+        yield f"there is no module {name} to run"
+    elif name == "benchmarks":
+        unknown = set(arguments) - {*BENCHMARKS, *MADE, *_ELLIPSES}
+        yield from (f"benchmarks takes no {word!r}" for word in sorted(unknown) if not _stands_for(word))
+    else:
+        yield from _options(name, arguments)
+
+
+def _options(module: str, arguments: Sequence[str]) -> Iterator[str]:
+    """Say which options the sources of a module, or of its folder, do not have."""
+    path = _MODULES[module.split(".")[0]] / module.replace(".", "/")
+    files = sorted(path.glob("*.py")) if path.is_dir() else sorted(path.parent.glob("*.py"))
+    text = "\n".join(file.read_text() for file in (*files, Path(generated.__file__)))
+    for word in arguments:
+        option = word.partition("=")[0]
+        if option.startswith("--") and option != "--help" and f'"{option}"' not in text:
+            yield f"{module} has no option {option}"
 
 
 def _files(words: Sequence[str]) -> Iterator[str]:

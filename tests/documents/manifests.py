@@ -26,7 +26,7 @@ from kvserving_operator.api.load import load
 from kvserving_operator.api.v1alpha1 import API_VERSION, KIND
 from kvserving_operator.plan import check
 
-LANGUAGES = frozenset({"yaml", "yml"})
+LANGUAGES = frozenset({"yaml"})
 KINDS = ("spec", "values", "other")
 
 _NATIVE = {"v1", "apps/v1", "batch/v1", "policy/v1"}

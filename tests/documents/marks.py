@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LANES = ("unit", "local", "cluster", "ci")
-COMMANDS = frozenset({"console", "sh", "bash"})
+COMMANDS = frozenset({"console"})
 """The languages of blocks that hold commands."""
 
 

@@ -12,11 +12,22 @@ DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 QUICK_STARTS = tuple(sorted(DOCS.glob("quickstart-*.md")))
 PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
+OTHERS = tuple(
+    sorted(
+        path
+        for pattern in ("*.md", "charts/*/*.md", "connector/*.md", "operator/*.md", "e2e/*/*.md")
+        for path in ROOT.glob(pattern)
+        if path not in PAGES
+    )
+)
+"""Pages that stand beside what they are about, outside the site's order."""
+LANGUAGES = ("console", "diff", "json", "mermaid", "promql", "python", "text", "yaml")
+"""Of fenced blocks, in small letters; commands are ``console`` alone, so that no other name hides them."""
 
 _CODE = re.compile(r"`[^`]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$")
-_FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,}) *(?P<language>[\w-]*) *$")
+_FENCE = re.compile(r"^[ \t]*(?P<quoted>(?:> ?)*) *(?P<fence>`{3,}|~{3,}) *(?P<language>[^`]*?) *$")
 _COMMENT = re.compile(r"^ *<!-- *(?P<text>.*?) *--> *$")
 
 
@@ -57,7 +68,10 @@ def anchors(text: str) -> set[str]:
 
 
 def blocks(text: str) -> list[Block]:
-    """Return the fenced blocks. Raises ``ValueError`` for a fence that is never closed."""
+    """Return the fenced blocks.
+
+    Raises ``ValueError`` for a fence that is never closed, stands in a quotation, or has no language of ``LANGUAGES``.
+    """
     return _split(text)[0]
 
 
@@ -91,6 +105,13 @@ def _split(text: str) -> tuple[list[Block], list[tuple[int, str]]]:
                 body.append(line)
         elif opened := _FENCE.match(line):
             body, start = [], number
+            if opened["quoted"]:
+                raise ValueError(f"line {number}: a fence in a quotation, which no test reads: take it out of there")
+            if opened["language"] not in LANGUAGES:
+                raise ValueError(
+                    f"line {number}: the language {opened['language']!r} is none of {', '.join(LANGUAGES)}: "
+                    "write `console` for commands, `text` where none fits"
+                )
         else:
             rest.append((number, line))
     if opened is not None:

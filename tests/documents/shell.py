@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 ELSEWHERE = "in a shell of its own"
 """A comment behind a command that does not end: the others do not wait for it."""
@@ -13,6 +14,7 @@ ELSEWHERE = "in a shell of its own"
 _PROMPT = "$ "
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(?P<word>\w+)\1")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_OURS = frozenset({"kvs", "kvserving", "kvservings"})
 _SEPARATORS = frozenset({"|", "||", "&", "&&", ";", "(", ")", "|&"})
 
 
@@ -91,6 +93,20 @@ def calls(command: str) -> list[list[str]]:
         elif found[-1] or not re.match(r"\w+=", word):
             found[-1].append(word)
     return [words for words in found if words]
+
+
+def documents(command: str) -> list[str]:
+    """Return the YAML or JSON that a command holds: a here-document for a file or ``-f -``, and what ``-p`` patches."""
+    found = []
+    here = _HEREDOC.search(command)
+    if here and re.search(r"-f ?-|--filename[ =]-|\.ya?ml\b|kvserving \w+ -(?!\S)", command.splitlines()[0]):
+        lines = command.splitlines()[1:]
+        found.append("\n".join(lines[: [line.strip() for line in lines].index(here["word"])]))
+    for words in calls(command):
+        if words[:2] == ["kubectl", "patch"] and any(word.partition("/")[0] in _OURS for word in words):
+            found += [after for word, after in pairwise(words) if word in ("-p", "--patch")]
+            found += [word.partition("=")[2] for word in words if word.startswith(("-p=", "--patch="))]
+    return found
 
 
 def unlike(shown: tuple[str, ...], printed: str) -> str | None:

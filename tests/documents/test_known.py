@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.documents.known import faults, targets
 from tests.documents.marks import COMMANDS
-from tests.documents.pages import PAGES, blocks, sections, shown
+from tests.documents.pages import OTHERS, PAGES, blocks, sections, shown
 from tests.documents.shell import calls, commands
 
 _INLINE = re.compile(r"`((?:\S+/)?(?:kvserving|kubectl kvserving|make|pytest|python3? -m) [^`]+)`")
@@ -56,6 +56,10 @@ def test_a_command_that_is_right_has_no_fault(command: str) -> None:
         ("python -m e2e.clutser up", "there is no module e2e.clutser to run"),
         ("kubectl apply -f examples/laptop.yml", "there is no file examples/laptop.yml"),
         ("docker build --file=images/operators/Dockerfile .", "there is no file images/operators/Dockerfile"),
+        ("make demo KEPT=1", "make has no variable KEPT"),
+        ("python -m benchmarks store-raeds", "benchmarks takes no 'store-raeds'"),
+        ("python -m e2e.gpu.first_tokens --sidez all", "e2e.gpu.first_tokens has no option --sidez"),
+        ("make e2e-gpu LANE='--variantz plain'", "e2e.gpu has no option --variantz"),
         ("pytest tests/plan/test_nothing.py::test_it", "there is no file tests/plan/test_nothing.py"),
     ],
 )
@@ -74,14 +78,14 @@ def test_targets_are_those_of_the_makefile() -> None:
     assert not targets() & {"VENV", "export", "install:"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=shown)
 def test_commands_in_blocks_name_what_exists(page: Path) -> None:
     found = [block for block in blocks(page.read_text()) if block.language in COMMANDS]
     wrong = [(block.line, fault) for block in found for one in commands(block.text) for fault in of(one.text)]
     assert wrong == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=shown)
 def test_commands_in_prose_name_what_exists(page: Path) -> None:
     text = "\n".join(section.text for section in sections(page.read_text()))
     found = [" ".join(code.split()) for code in _INLINE.findall(text)]

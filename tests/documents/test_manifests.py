@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 from tests.documents.manifests import LANGUAGES, faults
-from tests.documents.pages import PAGES, Block, blocks, shown
+from tests.documents.marks import COMMANDS
+from tests.documents.pages import OTHERS, PAGES, Block, blocks, sections, shown
+from tests.documents.shell import commands, documents
 
 SERVING = """\
 apiVersion: kvserving.dev/v1alpha1
@@ -56,7 +59,32 @@ def test_what_is_wrong_is_named(text: str, mark: str, fault: str) -> None:
     assert fault in found[0]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=shown)
+def in_command(command: str) -> list[str]:
+    return [fault for text in documents(command) for fault in faults(Block("yaml", text, 1))]
+
+
+def test_what_a_command_holds_is_looked_at_too() -> None:
+    assert in_command(f"kubectl apply -f - <<EOF\n{SERVING}EOF") == []
+    assert "spec.decode.replica" in in_command(f"cat >a.yaml <<EOF\n{SERVING.replace('replicas', 'replica')}EOF")[0]
+    assert in_command('kubectl patch kvs qwen -p \'{"spec":{"decode":{"replicas":null}}}\'') == []
+    assert "spec.decoder" in in_command('kubectl patch kvs qwen -p \'{"spec":{"decoder":{"replicas":3}}}\'')[0]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=shown)
 def test_every_yaml_block_is_right(page: Path) -> None:
     found = [block for block in blocks(page.read_text()) if block.language in LANGUAGES]
     assert [(block.line, fault) for block in found for fault in faults(block)] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=shown)
+def test_every_document_in_a_command_is_right(page: Path) -> None:
+    text = page.read_text()
+    found = [
+        (block.line, command.text)
+        for block in blocks(text)
+        if block.language in COMMANDS
+        for command in commands(block.text)
+    ]
+    for section in sections(text):
+        found += [(section.line, code) for code in re.findall(r"`(kubectl patch [^`]+)`", section.text)]
+    assert [(line, fault) for line, command in found for fault in in_command(command)] == []

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from tests.documents.pages import DOCS, PAGES, Block, anchors, blocks, links, sections, shown
+from tests.documents.pages import DOCS, OTHERS, PAGES, Block, anchors, blocks, links, sections, shown
 
 PAGE = """\
 # One: a *title*
@@ -28,7 +29,7 @@ true
    ~~~
 <!-- far -->
 
-```
+```text
 plain
 ```
 """
@@ -38,13 +39,38 @@ def test_blocks_have_language_line_text_and_the_mark_on_the_line_before() -> Non
     assert blocks(PAGE) == [
         Block("console", "# no heading, [no](link.md)\ntrue", 6, "run: unit"),
         Block("yaml", "a: 1\n  ```", 15),
-        Block("", "plain", 21),
+        Block("text", "plain", 21),
     ]
 
 
 def test_a_fence_that_is_never_closed_is_told() -> None:
     with pytest.raises(ValueError, match="line 3: the fence is never closed"):
-        blocks("a\n\n```sh\ntrue\n")
+        blocks("a\n\n```console\ntrue\n")
+
+
+@pytest.mark.parametrize("language", ["", "shell", "bash", "YAML", "yml", "yaml title=one"])
+def test_a_fence_of_no_known_language_is_told_with_the_known_ones(language: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"line 2: the language .* is none of console, .* write `console` for commands"
+    ):
+        blocks(f"a\n```{language}\nkvserving zzz --nope\n```\n")
+
+
+def test_a_fence_that_a_quotation_hides_is_told() -> None:
+    with pytest.raises(ValueError, match="line 1: a fence in a quotation"):
+        blocks("> ```console\n> kvserving zzz --nope\n> ```\n")
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=shown)
+def test_commands_stand_in_fences_of_their_own(page: Path) -> None:
+    text = page.read_text()
+    plain = [line for section in sections(text) for line in section.text.splitlines()]
+    indented = [line for line in plain if re.match(r"(?: {4,}|\t)(?:\$ )?(?:kubectl|kvserving|make|pip|pytest) ", line)]
+    others = [line for block in blocks(text) if block.language == "text" for line in block.text.splitlines()]
+    # The reference has the usage of each command so.
+    assert page.name == "reference-cli.md" or not [line for line in others if re.match(r"\$ |kvserving |make ", line)]
+    assert indented == []
+    assert "<pre" not in text
 
 
 def test_sections_have_no_blocks_and_links_none_of_blocks() -> None:

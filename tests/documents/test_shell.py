@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.documents.marks import COMMANDS
 from tests.documents.pages import PAGES, blocks, shown
-from tests.documents.shell import Command, calls, commands, unlike
+from tests.documents.shell import Command, calls, commands, documents, unlike
 
 
 def test_without_prompts_every_line_but_comments_is_a_command() -> None:
@@ -60,6 +60,22 @@ def test_a_comment_says_that_a_command_wants_a_shell_of_its_own() -> None:
 def test_the_programs_that_a_command_calls(command: str, called: list[list[str]]) -> None:
     found = [[word for word in words if not word.isdigit()] for words in calls(command)]
     assert found == called
+
+
+@pytest.mark.parametrize(
+    ("command", "held"),
+    [
+        ("kubectl apply -n a -f - <<EOF\nkind: A\nEOF", ["kind: A"]),
+        ("cat > one.yaml <<'END'\na: 1\nb: 2\nEND", ["a: 1\nb: 2"]),
+        ("kvserving validate - <<EOF\nkind: A\nEOF", ["kind: A"]),
+        ("cat > one.env <<EOF\nA=1\nEOF", []),
+        ("kubectl patch kvs a --type=merge -p '{\"spec\":{}}'", ['{"spec":{}}']),
+        ("kubectl patch kvs/a --patch='{}'  # back", ["{}"]),
+        ("kubectl patch deployment a -p '{}'", []),
+    ],
+)
+def test_the_documents_that_a_command_holds(command: str, held: list[str]) -> None:
+    assert documents(command) == held
 
 
 def test_output_is_compared_in_order_but_for_numbers_and_spaces() -> None:
