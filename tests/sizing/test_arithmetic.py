@@ -70,6 +70,28 @@ def test_measured_figures_take_the_place_of_ours() -> None:
     assert not [entry.name for entry in found.inputs if entry.name in ("prefill: share of peak", "decode: share")]
 
 
+def test_a_figure_of_ours_fed_back_as_measured_is_within_the_same_target() -> None:
+    asked: dict[str, Any] = {"rate": 8, "reused": 0.5, "itl": 0.03}
+    ours = lines(sizing(**asked))
+    rate = ours["decode: tokens of a replica"].value
+    found = sizing(**asked, taken=Measured(tensor=1, decode=rate))
+    told = lines(found)
+    within = told["decode: requests at once within --itl"]
+    assert within.value == ours["decode: requests at once within --itl"].value < ours["decode: requests at once"].value
+    assert value(within.arithmetic) == within.value
+    assert told["decode: tokens of a replica"].value == pytest.approx(rate)
+    assert found.decode.busy <= 0.03
+    assert found.decode.batch == within.value
+    for line in found.decode.lines:
+        if line.arithmetic:
+            assert value(line.arithmetic) == pytest.approx(line.value, rel=0.02), line
+
+
+def test_a_measured_speed_that_no_batch_brings_within_the_target_is_refused() -> None:
+    said = refusal("hf://Qwen/Qwen3-8B", "h100", itl=0.001, taken=Measured(tensor=1, decode=900))
+    assert "a token takes 1.11 ms by --decode-tokens-per-second, and --itl is 1 ms" in said
+
+
 def test_a_target_is_met_or_refused() -> None:
     uri = "hf://meta-llama/Llama-3.3-70B-Instruct"
     free, bound = sizing(uri, rate=8), sizing(uri, rate=8, ttft=0.45, itl=0.03)

@@ -7,12 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.sizing.support import QWEN, refusal, sizing
 
 from kvserving_operator.api.faults import InvalidSpec
+from kvserving_operator.api.v1alpha1 import KVSettings, Role
+from kvserving_operator.model_facts import lookup
 from kvserving_operator.sizing import measured
-from kvserving_operator.sizing.demand import Measured
+from kvserving_operator.sizing.demand import Demand, Measured
 from kvserving_operator.sizing.devices import DEVICES, device
+from kvserving_operator.sizing.models import Given, resolve
+from kvserving_operator.sizing.size import MOST_REPLICAS, Sizing, size
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,6 +65,39 @@ def test_what_was_measured_on_this_device_with_this_model_comes_out_again_and_is
         assert [entry.basis for entry in found.inputs if entry.name == "prefill: share of peak"] == ["assumed"]
 
 
+def _bases(found: Sizing) -> dict[str, str]:
+    return {entry.name: entry.basis for entry in found.inputs}
+
+
+def _asked(uri: str, on: str, *, kv: str = "auto", given: Given | None = None, tensor: int = 1, **asked: Any) -> Sizing:
+    facts = lookup(uri)
+    assert facts is not None
+    demand = Demand(**{"prompt": 4000, "output": 300, "rate": 2.5, "l1_horizon": 60.0, **asked})
+    found = resolve(uri, facts, KVSettings(dtype=kv), given=given or Given())
+    return size(found, device(on), demand, taken=Measured(tensor=tensor))
+
+
+def test_what_was_measured_otherwise_is_not_marked_so() -> None:
+    four = "hf://Qwen/Qwen3-4B"
+    assert _bases(_asked(four, "h200"))["prefill: share of peak"] == "measured"
+    assert _bases(_asked(four, "h100"))["transfer: rate"] == "measured"
+    assert _bases(_asked(four, "h200", reused=0.5))["L1: rate"] == "measured"
+    assert _bases(_asked(four, "h200", reused=0.5))["prefill: share of peak"] == "assumed"
+    others: list[dict[str, Any]] = [{"kv": "fp8"}, {"tensor": 2}, {"given": Given(parameters=5e9)}]
+    for other in others:
+        assert _bases(_asked(four, "h200", **other))["prefill: share of peak"] == "assumed", other
+        assert _bases(_asked(four, "h100", **other))["transfer: rate"] == "assumed", other
+        assert _bases(_asked(four, "h200", **other, reused=0.5))["L1: rate"] == "assumed", other
+    found = _asked("hf://meta-llama/Llama-3.3-70B-Instruct", "h100", tensor=8, reused=0.5, l2_horizon=60.0)
+    assert "measured" not in _bases(found).values()
+
+
+def test_a_role_has_as_many_replicas_as_an_object_may_say() -> None:
+    assert Role(replicas=MOST_REPLICAS).replicas == MOST_REPLICAS
+    with pytest.raises(ValidationError):
+        Role(replicas=MOST_REPLICAS + 1)
+
+
 def test_every_device_names_its_data_sheet() -> None:
     assert all(known.source.startswith("NVIDIA ") and "datasheet" in known.source for known in DEVICES.values())
     assert device("H100") is DEVICES["h100"]
@@ -82,6 +120,12 @@ def test_a_device_can_be_described() -> None:
         ("memory=80GB,bandwidth=3,bf16=900", "memory '80GB' is no positive number: write it in GB, without the unit"),
         ("memory=80,bandwidth=-1,bf16=900", "bandwidth '-1' is no positive number: write it in TB/s"),
         ("memory=nan,bandwidth=1,bf16=900", "memory 'nan'"),
+        ("memory=1_0,bandwidth=1,bf16=900", "memory '1_0' is no positive number"),
+        ("memory=80,bandwidth=\u0663,bf16=900", "bandwidth '\u0663' is no positive number"),
+        (
+            "memory=80,bandwidth=3,bf16=900,fp8=1e-320",
+            "fp8 '1e-320' is no device's: it is from 0.001 to 1,000,000 T",
+        ),
         ("memory=80,memory=90,bandwidth=1,bf16=900", "memory is given twice"),
         ("memory=80,speed=9", "'speed' is no property of a device: use memory, bandwidth, bf16, fp8, link"),
     ],
@@ -107,6 +151,15 @@ def test_a_device_that_is_not_known_or_wrong_is_told(text: str, said: str) -> No
         ({"ttft": 0.0}, "--ttft: 0 s is no time"),
         ({"l1_horizon": -1.0}, "--l1-horizon: -1 s is no time"),
         ({"devices_per_node": 0}, "--devices-per-node: 0"),
+        ({"rate": 1e6}, "--rate: 1e+06 requests a second need 60,503 replicas of prefill"),
+        (
+            {"rate": 1e308},
+            "--rate: 1e+308 requests a second need 1,000,000,000,000 or more replicas of ",
+        ),
+        ({"utilisation": 1e-320}, "--utilisation: 9.99989e-321 is not between 0 and 1 (0.001 at least)"),
+        ({"l1_horizon": 1e300}, "--l1-horizon: 1e+300 s is no time: give how long KV is to be kept, a year at most"),
+        ({"taken": Measured(tensor=1, kv_tokens=10**400)}, "--kv-tokens: so large a number was not measured"),
+        ({"taken": Measured(tensor=1, prefill=1e-320)}, "was not measured: give a positive number, from 0.001 to 1e"),
         ({"taken": Measured(prefill=100)}, "--prefill-tokens-per-second: holds for the tensor parallel size"),
         ({"taken": Measured(tensor=2, decode=-5)}, "--decode-tokens-per-second: -5 was not measured"),
         ({"taken": Measured(tensor=3)}, "--tensor: 3 does not divide the 32 heads"),

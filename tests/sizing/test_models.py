@@ -67,6 +67,11 @@ def found(config: dict[str, Any], weights: int = 0, uri: str = "file:///model", 
     return resolve(uri, from_config(config), KVSettings(), given=Given(**given), disk=OnDisk(config, weights))
 
 
+def stated_by(files: int, **given: Any) -> Model:
+    disk = OnDisk(QWEN3_8B, files)
+    return resolve("file:///model", from_config(QWEN3_8B), KVSettings(), given=Given(**given), disk=disk)
+
+
 @pytest.mark.parametrize(
     ("name", "config"),
     [
@@ -95,6 +100,58 @@ def test_weight_files_say_what_weights_take_and_how_many_parameters_an_unknown_f
     assert found(QWEN3_8B | {"model_type": "new"}, 17_000_000_000).parameters == 8.5e9
     with pytest.raises(InvalidSpec, match="--fact parameters=… --fact weights=…"):
         found(QWEN3_8B | {"model_type": "new"})
+
+
+@pytest.mark.parametrize(
+    ("files", "taken", "doubted"),
+    [
+        (0, 16.38e9, False),
+        (16_000_000_000, 16e9, False),
+        (32_760_000_000, 32.76e9, True),
+        (4_000_000_000, 16.38e9, True),
+    ],
+)
+def test_files_that_do_not_fit_the_parameters_are_doubted_and_the_larger_figure_counts(
+    files: int, taken: float, doubted: bool
+) -> None:
+    known = found(QWEN3_8B, files)
+    assert known.weights == pytest.approx(taken, rel=0.001)
+    [entry] = [entry for entry in known.inputs if entry.name == "weights"]
+    assert entry.basis == ("assumed" if doubted else "specified")
+    wanted = f"the files here tell {files / 1e9:.4g} GB, and the parameters at 2 bytes each take 16.38 GB"
+    assert entry.caution.startswith(wanted) if doubted else not entry.caution
+    [stated] = [entry for entry in stated_by(files, weights=17e9).inputs if entry.name == "weights"]
+    assert (stated.basis, stated.caution) == ("given", "")
+
+
+def test_quantized_files_are_doubted_only_where_they_are_twice_as_large_or_small() -> None:
+    awq = QWEN3_8B | {"quantization_config": {"quant_method": "awq"}}
+    assert found(awq, 6_100_000_000).weights == 6.1e9
+    assert found(awq, 16_400_000_000).inputs[1].caution
+
+
+@pytest.mark.parametrize(
+    ("config", "longest"),
+    [
+        ({}, None),
+        ({"max_position_embeddings": 32768}, 32768),
+        ({"max_position_embeddings": 32768, "rope_scaling": {"rope_type": "linear", "factor": 4.0}}, 131072),
+        ({"max_position_embeddings": 32768, "rope_parameters": {"rope_type": "yarn", "factor": 4}}, 131072),
+        ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131072),
+        ({"max_position_embeddings": 32768, "model_max_length": 65536}, 65536),
+        ({"max_position_embeddings": 32768, "rope_scaling": {"type": "linear", "factor": None}}, 32768),
+        (
+            {
+                "model_type": "gemma3_text",
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            },
+            131072,
+        ),
+    ],
+)
+def test_scaled_positions_make_the_longest_context_longer(config: dict[str, Any], longest: int | None) -> None:
+    assert counted.longest(config) == longest
 
 
 @pytest.mark.parametrize(

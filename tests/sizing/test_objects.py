@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -94,6 +95,108 @@ def test_engine_arguments_bound_the_memory_and_the_batch_of_their_role() -> None
     assert objects.limits(given, "decode") == Limits(0.8, 32)
     with pytest.raises(InvalidSpec, match=r"spec.decode.args: --max-num-seqs 'many' is no number"):
         objects.limits(serving("  decode: {args: ['--max-num-seqs=many']}\n"), "decode")
+
+
+@pytest.mark.parametrize(
+    ("spec", "longest"),
+    [
+        ("  engine: {args: ['--max-model-len=32k']}\n", 32_000),
+        ("  engine: {args: ['--max-model-len=32K']}\n", 32_768),
+        ("  engine: {args: ['--max-model-len=25.6k']}\n", 25_600),
+        ("  prefill: {args: ['--max-model-len=2000']}\n", 2_000),
+        ("  engine: {args: ['--max-model-len=900']}\n  decode: {args: ['--max-model-len=2000']}\n", 900),
+        (
+            "  engine: {args: ['--max-model-len=900']}\n"
+            "  prefill: {args: ['--max-model-len=3000']}\n"
+            "  decode: {args: ['--max-model-len=2000']}\n",
+            2_000,
+        ),
+        ("  decode: {}\n", None),
+    ],
+)
+def test_the_longest_context_is_what_both_roles_take(spec: str, longest: int | None) -> None:
+    assert objects.longest(serving(spec)) == longest
+
+
+def test_the_option_replaces_what_the_roles_say() -> None:
+    spec = "  prefill: {args: ['--max-model-len=2000', '--seed=1']}\n  decode: {args: ['--max-model-len', '1000']}\n"
+    changed = objects.changed(serving(spec), Changes(max_model_len=8000))
+    assert objects.longest(changed) == 8000
+    made, _ = objects.sized(changed, sizing())
+    assert made["spec"]["prefill"]["args"] == ["--seed=1"]
+    assert made["spec"]["engine"]["args"] == ["--max-model-len=8000"]
+    for wrong in (0, -5, 10**9):
+        with pytest.raises(InvalidSpec, match=f"^--max-model-len: {wrong:,} is no length of a context"):
+            objects.changed(serving(spec), Changes(max_model_len=wrong))
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ("  engine: {args: ['--max-model-len=50000']}\n", "spec.engine.args"),
+        ("  prefill: {args: ['--max-model-len=50000']}\n", "spec.prefill.args"),
+        ("  engine: {args: ['--max-model-len=9']}\n  decode: {args: ['--max-model-len=50000']}\n", "spec.decode.args"),
+    ],
+)
+def test_a_longer_context_than_vllm_accepts_is_refused(spec: str, path: str) -> None:
+    said = rf"^{path}: --max-model-len 50,000 is above 40,960, the longest context of hf://Qwen/Qwen3-8B"
+    with pytest.raises(InvalidSpec, match=said):
+        objects.within(serving(spec), 40_960, False)
+    with pytest.raises(InvalidSpec, match=r"^--max-model-len: 50,000 is above 40,960"):
+        objects.within(serving(spec), 40_960, True)
+    objects.within(serving(spec), 50_000, False)
+    objects.within(serving(spec), None, False)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "  engine: {args: ['--max-model-len=50000', '--hf-overrides={}']}\n",
+        "  engine: {args: ['--max-model-len=50000'], env: [{name: VLLM_ALLOW_LONG_MAX_MODEL_LEN, value: '1'}]}\n",
+    ],
+)
+def test_a_longer_context_is_taken_where_the_model_is_overridden(spec: str) -> None:
+    objects.within(serving(spec), 40_960, False)
+
+
+@pytest.mark.parametrize(
+    ("flag", "wrong"),
+    [
+        ("--max-num-seqs", ("nan", "inf", "0.5", "0", "-1", "1_0", "\u0661\u0662", "9" * 500)),
+        ("--gpu-memory-utilization", ("nan", "inf", "0", "1.5", "-0.5", "0_9", "1e-400")),
+        ("--max-model-len", ("nan", "auto", "-1", "0", "1.5K", "3_2k", "\u0663k", "32kk", "9" * 500)),
+    ],
+)
+def test_flags_that_cannot_be_sized_by_are_told_with_the_field_that_has_them(flag: str, wrong: tuple[str, ...]) -> None:
+    for written in wrong:
+        for section in ("engine", "decode"):
+            given = serving(f"  {section}: {{args: ['{flag}={written}']}}\n")
+            read: Any = objects.longest if flag == "--max-model-len" else partial(objects.limits, role="decode")
+            said = rf"^spec\.{section}\.args: {flag} '.* is no number that can be sized by"
+            with pytest.raises(InvalidSpec, match=said) as told:
+                read(given)
+            assert len(str(told.value)) < 400
+
+
+def test_parallelism_that_is_not_sized_gives_way_and_this_is_said() -> None:
+    _, notices = put(
+        "  prefill: {parallelism: {tensor: 2, data: 2, pipeline: 1}}\n"
+        "  decode: {parallelism: {data: 4, expert: true, pipeline: 2}}\n"
+    )
+    assert [notice.split()[0] for notice in notices] == [
+        "spec.prefill.parallelism.data",
+        "spec.decode.parallelism.pipeline",
+        "spec.decode.parallelism.data",
+        "spec.decode.parallelism.expert",
+    ]
+
+
+def test_devices_of_every_vendor_are_as_many_as_the_tensor_size() -> None:
+    given = serving("  prefill: {}\n  decode: {resources: {limits: {amd.com/gpu: 1, rdma/hca: 1}}}\n")
+    made, _ = objects.sized(given, sizing("hf://meta-llama/Llama-3.3-70B-Instruct"))
+    tensor = made["spec"]["decode"]["parallelism"]["tensor"]
+    assert tensor > 1
+    assert made["spec"]["decode"]["resources"]["limits"] == {"amd.com/gpu": f"{tensor}", "rdma/hca": "1"}
 
 
 def test_engines_on_cpus_are_not_sized() -> None:

@@ -6,10 +6,11 @@ Nothing is guessed: what is not known stays None, and the checks that need it sa
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from .api.types import quoted
 from .api.v1alpha1 import StatedFacts
 
 Kind = Literal["attention", "slidingWindow", "recurrent"]
@@ -19,6 +20,34 @@ Source = Literal["stated", "observed", "table", "unknown"]
 _VARIANT = re.compile(r"(-(instruct|chat|base|it|pt|hf|fp8|awq|gptq|int4|int8|bf16|nvfp4|dynamic|v?[0-9.]+))*")
 _RECURRENT_LAYERS = {"linear_attention", "mamba", "mamba2", "recurrent", "conv", "short_conv"}
 _SLIDING_LAYERS = {"sliding_attention", "chunked_attention", "local_attention"}
+
+MOST = 100_000_000
+"""Largest number that a setting of a model may be; the largest that are known are contexts of ten million tokens."""
+
+# Settings that are read, by the least that they may be where they are whole numbers. -1 stands for "none".
+_LEAST: dict[str, int] = {
+    **dict.fromkeys(
+        (
+            *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim"),
+            *("vocab_size", "max_position_embeddings", "kv_lora_rank", "full_attention_interval"),
+            "sliding_window_pattern",
+        ),
+        1,
+    ),
+    **dict.fromkeys(
+        (
+            *("qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim", "intermediate_size", "moe_intermediate_size"),
+            *("num_experts", "num_local_experts", "n_routed_experts", "num_experts_per_tok", "first_k_dense_replace"),
+            *("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_d_ssm", "mamba_d_conv", "mamba_n_groups"),
+            *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+            "linear_conv_kernel_dim",
+        ),
+        0,
+    ),
+    "sliding_window": -1,
+}
+_TEXTS = ("model_type", "dtype", "torch_dtype")
+_LISTS = ("layer_types", "layers_block_type")
 
 
 @dataclass(frozen=True)
@@ -69,8 +98,7 @@ def common_name(uri: str) -> tuple[str | None, str]:
 
 def from_config(config: Mapping[str, Any]) -> ModelFacts:
     """Facts from a model's ``config.json``. Unknown shapes leave what they hide at None."""
-    text = config.get("text_config")
-    merged: dict[str, Any] = {**config, **text} if isinstance(text, Mapping) else dict(config)
+    merged = settings(config)
     heads = _number(merged, "num_attention_heads")
     hidden = _number(merged, "hidden_size")
     head_dim = _number(merged, "head_dim") or (hidden // heads if hidden and heads else None)
@@ -88,6 +116,38 @@ def from_config(config: Mapping[str, Any]) -> ModelFacts:
     )
 
 
+def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the language model, also of one that sees."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else dict(config)
+
+
+def faults_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What no model can have of the settings that are read here and by a sizing: each by key, value and reason."""
+    return tuple(_faults(settings(config)))
+
+
+def _faults(merged: Mapping[str, Any]) -> Iterator[str]:
+    for key, least in _LEAST.items():
+        value = _number(merged, key)
+        if value is not None and not least <= value <= MOST:
+            yield f"{key} {quoted(value)} is no number from {least} to {MOST:,}"
+    for key in _TEXTS:
+        if not isinstance(value := merged.get(key), (str, type(None))):
+            yield f"{key} {quoted(value)} is no text"
+    for key in _LISTS:
+        value = merged.get(key)
+        odd = [kind for kind in value if not isinstance(kind, str)] if isinstance(value, list) else []
+        if odd:
+            yield f"{key} holds {quoted(odd[0])}, which is no kind of a layer"
+    bounds = [("num_experts_per_tok", key) for key in ("num_experts", "num_local_experts", "n_routed_experts")]
+    for part, whole in (*bounds, ("first_k_dense_replace", "num_hidden_layers")):
+        used, there = _number(merged, part), _number(merged, whole)
+        # A model without experts may name them with 0.
+        if used is not None and there and 0 < there < used:
+            yield f"{part} {used:,} is above {whole} {there:,}"
+
+
 def _number(config: Mapping[str, Any], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -102,7 +162,7 @@ def _kind(config: Mapping[str, Any]) -> Kind | None:
         return "slidingWindow" if kinds & _SLIDING_LAYERS else "attention"
     if any(key.startswith(("mamba_", "linear_", "ssm_")) for key in config) or "state_size" in config:
         return "recurrent"
-    if config.get("sliding_window_pattern") or (_number(config, "sliding_window") and _slides(config)):
+    if config.get("sliding_window_pattern") or ((_number(config, "sliding_window") or 0) > 0 and _slides(config)):
         return "slidingWindow"
     return "attention" if _number(config, "num_attention_heads") else None
 

@@ -93,7 +93,7 @@ def command(
     target = devices.device(device)
     stated, given = model_facts(facts)
     serving = _serving(model, objects.Changes(name, stated, kv_dtype, max_model_len))
-    known, observed = _model(serving, given)
+    known, observed = _model(serving, given, option=max_model_len is not None)
     asked = demand.Demand(
         prompt=prompt_tokens,
         output=output_tokens,
@@ -143,30 +143,44 @@ def command(
 
 def _serving(subject: str, changes: Changes) -> KVServing:
     """The object to size: that of a file, or a new one for a model."""
+    from ..api.faults import Fault, InvalidSpec
     from ..sizing import objects
     from . import files
 
     if subject != "-" and not subject.endswith((".yaml", ".yml", ".json")):
         uri = _uri(subject)
-        return objects.changed(objects.new(uri, _name(uri)), changes)
+        try:
+            made = objects.new(uri, _name(uri))
+        except InvalidSpec as error:
+            raise InvalidSpec(Fault("MODEL", fault.message, fault.value) for fault in error.faults) from None
+        return objects.changed(made, changes)
     return objects.changed(files.read(subject), changes)
 
 
 def _uri(subject: str) -> str:
     from ..api.faults import Fault, InvalidSpec
+    from ..api.types import quoted
 
     if "://" in subject:
         return subject
-    folder = Path(subject).expanduser()
-    if folder.is_dir():
+    if (folder := _folder(subject)) is not None:
         return f"file://{folder.absolute()}"
     if re.fullmatch(r"[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+", subject):
         return f"hf://{subject}"
     message = (
-        f"{subject!r} is no address, no folder here and no owner/name: write hf://owner/name, the folder of a model, "
-        "or the file of an object (.yaml)"
+        f"{quoted(subject)} is no address, no folder here and no owner/name: write hf://owner/name, the folder of a "
+        "model, or the file of an object (.yaml)"
     )
     raise InvalidSpec([Fault("MODEL", message, subject)])
+
+
+def _folder(subject: str) -> Path | None:
+    """The folder of that name; None where there is none, or can be none."""
+    try:
+        folder = Path(subject).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, RuntimeError):
+        return None
 
 
 def _name(uri: str) -> str:
@@ -175,28 +189,31 @@ def _name(uri: str) -> str:
     return words if words[:1].isalpha() else f"model-{words}"[:40].strip("-")
 
 
-def _model(serving: KVServing, given: Given) -> tuple[Model, ModelFacts | None]:
+def _model(serving: KVServing, given: Given, *, option: bool) -> tuple[Model, ModelFacts | None]:
     """What is known of the object's model, and what of it this machine's files tell."""
     from dataclasses import replace
 
     from .. import model_facts
     from ..engines import arguments
-    from ..local import model_config
-    from ..sizing import models, objects
+    from ..local import model_config, model_weights
+    from ..sizing import counted, models, objects
 
     spec = serving.spec
     folder = model_config.folder_of(spec.model.uri, spec.model.revision)
     config = model_config.read(folder)
     observed = None if config is None else model_facts.from_config(config)
     facts = model_facts.resolve(spec.model.uri, spec.model.facts, observed)
+    stated = spec.model.facts is not None and spec.model.facts.max_length is not None
+    scaled = None if config is None or stated else counted.longest(model_facts.settings(config))
+    objects.within(serving, scaled or facts.max_length, option)
     if (longest := objects.longest(serving)) is not None:
-        facts = replace(facts, max_length=min(longest, facts.max_length or longest))
+        facts = replace(facts, max_length=longest)
     known = models.resolve(
         spec.model.uri,
         facts,
         spec.engine.kv,
         given=given,
-        disk=None if config is None else models.OnDisk(config, model_config.weights_bytes(folder)),
+        disk=None if config is None else models.OnDisk(config, model_weights.weights_bytes(folder)),
         quantization=arguments.last_value(spec.engine.args, "--quantization"),
     )
     return known, observed

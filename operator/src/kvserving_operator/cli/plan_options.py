@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,19 @@ _GIVEN = {
     "stateBytes": "state",
 }
 _IN_BYTES = ("weights", "kvBytesPerToken", "stateBytes")
+# Of all others what a configuration may say.
+_MOST = {
+    **dict.fromkeys(("parameters", "activeParameters"), 1e15),
+    **dict.fromkeys(("weights", "stateBytes"), 1e16),
+    "kvBytesPerToken": 1e12,
+}
+_MOST_WHOLE = 10**15
+
+
+def _shown(value: Any) -> str:
+    from ..api.types import quoted
+
+    return quoted(value)
 
 
 def _ungrouped(value: Any) -> str:
@@ -48,10 +62,14 @@ class Whole(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number."""
-        try:
-            return int(_ungrouped(value))
-        except ValueError:
-            self.fail(f"{value!r} is no whole number: write it as 4000 or 4,000", param, ctx)
+        from ..sizing.written import whole
+
+        found = whole(_ungrouped(value))
+        if found is None:
+            self.fail(f"{_shown(value)} is no whole number: write it as 4000 or 4,000", param, ctx)
+        if abs(found) > _MOST_WHOLE:
+            self.fail(f"{_shown(value)} is too large: {_MOST_WHOLE:,} at most", param, ctx)
+        return found
 
 
 class Real(click.ParamType[float]):
@@ -61,13 +79,22 @@ class Real(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number."""
-        try:
-            return float(_ungrouped(value))
-        except ValueError:
-            self.fail(f"{value!r} is no number: write it as 0.5, 1200 or 1,200", param, ctx)
+        from ..sizing.written import real
+
+        found = real(_ungrouped(value))
+        if found is None:
+            self.fail(f"{_shown(value)} is no number: write it as 0.5, 1200 or 1,200", param, ctx)
+        return found
 
 
-class Time(click.ParamType[float]):
+class _Unit(click.ParamType[float]):
+    def _finite(self, amount: float, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if not math.isfinite(amount):
+            self.fail(f"{_shown(value)} is too large", param, ctx)
+        return amount
+
+
+class Time(_Unit):
     """A time with its unit: ``30ms``, ``1s``, ``10m``; ``0`` needs none."""
 
     name = "TIME"
@@ -80,11 +107,12 @@ class Time(click.ParamType[float]):
         if found is None:
             if str(value) == "0":
                 return 0.0
-            self.fail(f"{value!r} is no time: write a number with its unit, such as 30ms, 1s, 10m or 1h", param, ctx)
-        return float(found[1]) * _SECONDS[found[2]]
+            message = f"{_shown(value)} is no time: write a number with its unit, such as 30ms, 1s, 10m or 1h"
+            self.fail(message, param, ctx)
+        return self._finite(float(found[1]) * _SECONDS[found[2]], value, param, ctx)
 
 
-class Scaled(click.ParamType[float]):
+class Scaled(_Unit):
     """A number with a unit of ``units``, in any case."""
 
     def __init__(self, name: str, units: Mapping[str, float], example: str) -> None:
@@ -101,8 +129,8 @@ class Scaled(click.ParamType[float]):
         factor = folded.get(found[2].casefold()) if found else None
         if found is None or factor is None:
             units = ", ".join(unit for unit in self._units if unit)
-            self.fail(f"{value!r} is no amount: write it as {self._example} (units: {units})", param, ctx)
-        return float(found[1]) * factor
+            self.fail(f"{_shown(value)} is no amount: write it as {self._example} (units: {units})", param, ctx)
+        return self._finite(float(found[1]) * factor, value, param, ctx)
 
 
 def model_facts(written: Sequence[str]) -> tuple[StatedFacts | None, Given]:
@@ -118,8 +146,10 @@ def model_facts(written: Sequence[str]) -> tuple[StatedFacts | None, Given]:
     for entry in written:
         name, _, value = entry.partition("=")
         if name not in (*_STATED, *_GIVEN):
-            message = f"{name!r} is no fact of a model: use {', '.join((*_STATED, *_GIVEN))}"
+            message = f"{_shown(name)} is no fact of a model: use {', '.join((*_STATED, *_GIVEN))}"
             raise InvalidSpec([Fault(FACT, message, entry)])
+        if name in found:
+            raise InvalidSpec([Fault(FACT, f"{name} is given twice: keep one", entry)])
         found[name] = value if name == "kind" else _amount(name, value)
     try:
         stated = StatedFacts.model_validate({name: found[name] for name in _STATED if name in found})
@@ -131,6 +161,7 @@ def model_facts(written: Sequence[str]) -> tuple[StatedFacts | None, Given]:
 
 def _amount(name: str, value: str) -> float | int:
     from ..api.faults import Fault, InvalidSpec
+    from ..model_facts import MOST
     from ..sizing.models import FACT
 
     units, example = (BYTES, "16.4GB") if name in _IN_BYTES else (COUNTS, "8.2B")
@@ -138,8 +169,10 @@ def _amount(name: str, value: str) -> float | int:
         amount = Scaled("NUMBER", units, example).convert(value, None, None)
     except click.BadParameter as error:
         raise InvalidSpec([Fault(FACT, f"{name}: {error.message}", value)]) from None
-    if name in ("parameters", "activeParameters", "weights") and amount > 0:
+    if amount > (most := _MOST.get(name, MOST)):
+        raise InvalidSpec([Fault(FACT, f"{name}: {_shown(value)} is above {most:,.0f}, which no model has", value)])
+    if name in ("parameters", "activeParameters", "weights") and amount >= 1:
         return amount
     if amount != int(amount) or (amount == 0 and name != "stateBytes"):
-        raise InvalidSpec([Fault(FACT, f"{name}: {value!r} must be a whole number above 0", value)])
+        raise InvalidSpec([Fault(FACT, f"{name}: {_shown(value)} must be a whole number above 0", value)])
     return int(amount)

@@ -50,6 +50,7 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
 
     An object with fields that only this machine can resolve is planned for it, others for the cluster.
     """
+    from ..api.faults import InvalidSpec
     from ..local import model_config
     from ..plan import CLUSTER, Observed, Site, check, plan
     from ..plan.types import Notice
@@ -62,7 +63,10 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
         return faults, ()
     site, observed = CLUSTER, Observed()
     if reading.resolved:
-        site, observed = Site("local"), Observed(facts=model_config.facts(reading.serving.spec.model))
+        try:
+            site, observed = Site("local"), Observed(facts=model_config.facts(reading.serving.spec.model))
+        except InvalidSpec as error:
+            return [*faults, *error.faults], ()
     known = {(f.path, f.message) for f in faults}
     faults += [f for f in check(reading.serving, site=site, observed=observed) if (f.path, f.message) not in known]
     if faults:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..api.v1alpha1 import KVServing
-from . import launchers, model_config, preflight
+from . import launchers, model_config, model_weights, preflight
 from .errors import EnvironmentFault
 from .run import Run
 from .state import ServiceDir
@@ -59,7 +59,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         timeout=options.timeout,
         verify_interval=float(serving.spec.transfer.verify.interval.seconds),
         spec_digest=digest(serving),
-        weights_bytes=model_config.weights_bytes(model_config.folder_of(model.uri, model.revision)),
+        weights_bytes=model_weights.weights_bytes(model_config.folder_of(model.uri, model.revision)),
         api_key_secret=serving.spec.router.api_key_secret_ref,
         routers_asked="replicas" in serving.spec.router.model_fields_set,
     )

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model_facts import MOST
+
 # Families whose layers are attention with rotary positions and a gated network of three matrices, and nothing else of
 # any size. Of others the files tell how large they are.
 _GATED = {"llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "mixtral", "gemma3_text"}
 _FULL, _SLIDING = {"full_attention", "attention"}, {"sliding_attention", "chunked_attention", "local_attention"}
+# Scaling that max_position_embeddings has in it already, as in Gemma 3 (vLLM, vllm/config/model.py).
+_UNSCALED = {"su", "longrope", "llama3"}
 _STATE_BYTES, _CONVOLUTION_BYTES = 4, 2
 
 
@@ -23,12 +27,6 @@ class Layers:
     state_bytes: int = 0
 
 
-def merged(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of the language model, also of one that sees."""
-    text = config.get("text_config")
-    return {**config, **text} if isinstance(text, Mapping) else dict(config)
-
-
 def whole(config: Mapping[str, Any], *names: str) -> int | None:
     """The first of the settings that is a whole number."""
     found = (config.get(name) for name in names)
@@ -39,7 +37,7 @@ def parameters(config: Mapping[str, Any]) -> float | None:
     """Number of parameters by the sizes of the matrices; None for families of which this is not known."""
     names = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
     sizes = [whole(config, name) for name in names]
-    if config.get("model_type") not in _GATED or None in sizes:
+    if str(config.get("model_type")) not in _GATED or None in sizes:
         return None
     layers, hidden, heads, inner, words = (size or 0 for size in sizes)
     kv_heads = whole(config, "num_key_value_heads") or heads
@@ -82,7 +80,7 @@ def layers(config: Mapping[str, Any]) -> Layers | None:
     if not total:
         return None
     if isinstance(kinds, list):
-        full, sliding = (sum(kind in wanted for kind in kinds) for wanted in (_FULL, _SLIDING))
+        full, sliding = (sum(str(kind) in wanted for kind in kinds) for wanted in (_FULL, _SLIDING))
     elif _mamba(config):
         # Falcon-H1: every layer has both.
         full, sliding = total, 0
@@ -94,7 +92,7 @@ def layers(config: Mapping[str, Any]) -> Layers | None:
         return None
     recurrent = total if _mamba(config) else total - full - sliding
     state = _mamba(config) or _delta_net(config)
-    window = whole(config, "sliding_window") or 0
+    window = max(0, whole(config, "sliding_window") or 0)
     if (recurrent and not state) or (sliding and not window):
         return None
     return Layers(full, sliding, window, recurrent * state)
@@ -114,3 +112,21 @@ def _delta_net(config: Mapping[str, Any]) -> int:
     keys, values, key, value, kernel = (whole(config, f"linear_{name}") or 0 for name in names)
     channels = 2 * keys * key + values * value
     return values * key * value * _STATE_BYTES + max(0, kernel - 1) * channels * _CONVOLUTION_BYTES
+
+
+def longest(config: Mapping[str, Any]) -> int | None:
+    """The longest context that vLLM accepts for the model; None where the configuration does not tell.
+
+    Scaled positions count by their factor, also of kinds of which newer versions of vLLM (0.32: yarn) do not multiply.
+    """
+    found = whole(config, "max_position_embeddings")
+    if found is None:
+        return None
+    scaled = [found, whole(config, "model_max_length") or 0]
+    gemma = "gemma3" in str(config.get("model_type"))
+    for scaling in () if gemma else (config.get("rope_scaling"), config.get("rope_parameters")):
+        if isinstance(scaling, Mapping) and str(scaling.get("rope_type") or scaling.get("type")) not in _UNSCALED:
+            factor = scaling.get("factor")
+            if isinstance(factor, (int, float)) and 1 <= factor <= MOST:
+                scaled.append(int(max(found, whole(scaling, "original_max_position_embeddings") or 0) * factor))
+    return max(scaled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from .models import Model
 UTILISATION = 0.7
 MEMORY_SHARE = 0.92
 WORKSPACE_BYTES = 2e9
+_LEAST_UTILISATION, _LONGEST_HORIZON = 0.001, 366 * 86_400.0
+_LEAST_MEASURED, _MOST_MEASURED = 1e-3, 1e15
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ def _positive(demand: Demand) -> Iterator[Fault]:
             yield Fault(
                 option, f"{value} is no number of tokens: give the mean of your requests, 1 or more", f"{value}"
             )
-    if not (math.isfinite(demand.rate) and demand.rate > 0):
+    if not 0 < demand.rate < math.inf:
         message = (
             f"{demand.rate:g} requests a second need no engines: give the rate at your peak, such as 0.1 "
             "(one request in ten seconds)"
@@ -92,12 +95,16 @@ def _bounds(demand: Demand) -> Iterator[Fault]:
     if not 0 <= demand.reused < 1:
         message = f"{demand.reused:g} is no share: give 0 or more and less than 1, as some of each prompt is new"
         yield Fault("--reused", message, f"{demand.reused:g}")
-    if not 0 < demand.utilisation < 1:
-        message = f"{demand.utilisation:g} is not between 0 and 1: a queue grows without end at 1. Use 0.7 or so"
+    if not _LEAST_UTILISATION <= demand.utilisation < 1:
+        message = (
+            f"{demand.utilisation:g} is not between 0 and 1 ({_LEAST_UTILISATION:g} at least): a queue grows without "
+            "end at 1. Use 0.7 or so"
+        )
         yield Fault("--utilisation", message, f"{demand.utilisation:g}")
     for option, horizon in (("--l1-horizon", demand.l1_horizon), ("--l2-horizon", demand.l2_horizon)):
-        if horizon is not None and not (math.isfinite(horizon) and horizon >= 0):
-            yield Fault(option, f"{horizon:g} s is no time: give how long KV is to be kept, or 0 for no such tier")
+        if horizon is not None and not 0 <= horizon <= _LONGEST_HORIZON:
+            message = f"{horizon:g} s is no time: give how long KV is to be kept, a year at most, or 0 for no such tier"
+            yield Fault(option, message)
     if not 1 <= demand.devices_per_node <= 64:
         message = f"{demand.devices_per_node} is no number of devices in a node: give 1 to 64"
         yield Fault("--devices-per-node", message, f"{demand.devices_per_node}")
@@ -110,8 +117,10 @@ def _measured(measured: Measured) -> Iterator[Fault]:
         "--kv-tokens": measured.kv_tokens,
     }
     for option, value in {**figures, "--transfer-bytes-per-second": measured.transfer}.items():
-        if value is not None and not (math.isfinite(value) and value > 0):
-            yield Fault(option, f"{value:g} was not measured: give a positive number", f"{value:g}")
+        if value is not None and not _LEAST_MEASURED <= value <= _MOST_MEASURED:
+            bounds = f"{_LEAST_MEASURED:g} to {_MOST_MEASURED:g}"
+            shown = f"{float(value):g}" if abs(value) < sys.float_info.max else "so large a number"
+            yield Fault(option, f"{shown} was not measured: give a positive number, from {bounds}", shown)
     used = [option for option, value in figures.items() if value is not None]
     if used and measured.tensor is None:
         message = "holds for the tensor parallel size that it was measured with: name it by --tensor"
@@ -123,6 +132,7 @@ def _length(demand: Demand, model: Model) -> Iterator[Fault]:
     if longest is not None and total > longest:
         message = (
             f"{demand.prompt:,} + {demand.output:,} output tokens are {total:,}, and {model.uri} has a longest context "
-            f"of {longest:,}: ask for less, or choose a model with a longer one"
+            f"of {longest:,}: ask for less, raise --max-model-len where it is lower than the model's, or choose a "
+            "model with a longer one"
         )
         yield Fault("--prompt-tokens", message, f"{demand.prompt}")

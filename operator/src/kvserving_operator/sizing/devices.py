@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ..api.faults import Fault, InvalidSpec
+from ..api.types import quoted
+from .written import real
 
 OPTION = "--device"
 _FIELDS = ("memory", "bandwidth", "bf16", "fp8", "link")
 _PCIE = 64.0
 """GB/s of a PCIe Gen4 slot with 16 lanes, both directions: the link of a device of which none is told."""
+_LEAST, _MOST = 1e-3, 1e6
 _UNITS = {"memory": (1e9, "GB"), "bandwidth": (1e12, "TB/s"), "bf16": (1e12, "TFLOP/s"), "fp8": (1e12, "TFLOP/s")}
 
 
@@ -78,7 +81,7 @@ def device(text: str) -> DeviceType:
     found = DEVICES.get(text.lower())
     if found is None:
         raise _fault(
-            f"{text!r} is in no table; there are: {', '.join(DEVICES)}. Describe another one by its data sheet: "
+            f"{quoted(text)} is in no table; there are: {', '.join(DEVICES)}. Describe another one by its data sheet: "
             "--device memory=80,bandwidth=3.35,bf16=989 (GB, TB/s, TFLOP/s dense; also fp8=TFLOP/s and link=GB/s)",
             text,
         )
@@ -90,19 +93,18 @@ def _described(text: str) -> DeviceType:
     for part in text.split(","):
         name, _, written = part.strip().partition("=")
         if name not in _FIELDS:
-            raise _fault(f"{name!r} is no property of a device: use {', '.join(_FIELDS)}", text)
+            raise _fault(f"{quoted(name)} is no property of a device: use {', '.join(_FIELDS)}", text)
         if name in values:
             raise _fault(f"{name} is given twice: keep one", text)
-        try:
-            values[name] = float(written)
-        except ValueError:
-            values[name] = 0.0
-        if not 0 < values[name] < 1e6:
-            unit = _UNITS.get(name, (0, "GB/s"))[1]
-            raise _fault(f"{name} {written!r} is no positive number: write it in {unit}, without the unit", text)
+        value, unit = real(written), _UNITS.get(name, (0, "GB/s"))[1]
+        if value is None or value <= 0:
+            raise _fault(f"{name} {quoted(written)} is no positive number: write it in {unit}, without the unit", text)
+        if not _LEAST <= value <= _MOST:
+            raise _fault(f"{name} {quoted(written)} is no device's: it is from {_LEAST:g} to {_MOST:,.0f} {unit}", text)
+        values[name] = value
     missing = [name for name in ("memory", "bandwidth", "bf16") if name not in values]
     if missing:
-        raise _fault(f"{text!r} lacks {', '.join(missing)}: a sizing needs memory, bandwidth and bf16", text)
+        raise _fault(f"{quoted(text)} lacks {', '.join(missing)}: a sizing needs memory, bandwidth and bf16", text)
     numbers = (values["memory"], values["bandwidth"], values["bf16"], values.get("fp8"), values.get("link", _PCIE))
     return replace(_sheet("the device", *numbers, OPTION), link_told="link" in values)
 

@@ -22,6 +22,7 @@ L1_BYTES_PER_SECOND = 31e9
 """From host memory to the device: the slowest of the rates in ``PREFILL_FILE``."""
 
 TRANSFER_FILE = "docs/adr/0015-staged-transfers.md"
+TRANSFER_DEVICE = "h100"
 TRANSFER_BYTES, TRANSFER_SECONDS = 8_000 * 147_456, 0.0929
 """A prompt of 8,000 tokens of that model from prefill to decode by stock NIXL between two H100, after traffic."""
 

@@ -9,12 +9,13 @@ from typing import Any
 from ..api.faults import Fault, InvalidSpec
 from ..api.v1alpha1 import KVSettings, Parallelism
 from ..kv_size import block_bytes, block_tokens
-from ..model_facts import ModelFacts, common_name
+from ..model_facts import ModelFacts, common_name, settings
 from . import counted
 from .figures import Input, big, number, parameters
 from .published import MODELS, bytes_of_variant
 
 FACT = "--fact"
+_UNQUANTIZED = 2.0
 
 
 @dataclass(frozen=True)
@@ -113,13 +114,17 @@ def resolve(
     ``quantization`` is vLLM's flag: ``fp8`` makes eight bits of each parameter as it loads. Raises ``InvalidSpec`` that
     names everything that is not known, and how to state it.
     """
-    config = counted.merged(disk.config) if disk else {}
+    config = settings(disk.config) if disk else {}
     known = _of_disk(disk, config, uri) if disk else _of_publisher(uri)
     if quantization == "fp8":
         known = replace(known, each=1.0, weights=None)
     total = given.parameters or known.parameters
     active = given.active or (known.active if given.parameters is None else None) or total
-    weights = given.weights or known.weights or (total * known.each if total and known.each else None)
+    counted_bytes = total * known.each if total and known.each else None
+    # Of two figures that do not fit together, the larger one errs on the side of devices that do.
+    disputed = _disputed(known.weights, counted_bytes, known.each)
+    found = max(known.weights or 0, counted_bytes or 0) if disputed else known.weights or counted_bytes
+    weights = given.weights or found
     hidden, heads = given.hidden or known.hidden, given.heads or known.heads
     kept = _kept(facts, config, given)
     token = given.kv_token or (_token_bytes(facts, kept.full, kv, 1) if kept else None)
@@ -156,7 +161,8 @@ def resolve(
         fixed=windows + kept.state_bytes,
         inputs=(),
     )
-    return replace(model, inputs=tuple(_inputs(model, known, given, kept)))
+    caution = "" if given.weights else disputed
+    return replace(model, inputs=tuple(_inputs(model, known, given, kept, caution)))
 
 
 def _of_publisher(uri: str) -> _Known:
@@ -190,6 +196,20 @@ def _of_disk(disk: OnDisk, config: Mapping[str, Any], uri: str) -> _Known:
         hidden=counted.whole(config, "hidden_size"),
         heads=counted.whole(config, "num_attention_heads"),
         per_head=_per_head(config),
+    )
+
+
+def _disputed(found: float | None, counted_bytes: float | None, each: float | None) -> str:
+    """Why the bytes of the files here are doubted; empty where they fit the number of parameters."""
+    if not found or not counted_bytes or not each:
+        return ""
+    # Of quantized models some parts stay as they were, and the scales of others are not counted.
+    most = 1.25 if each >= _UNQUANTIZED else 2.0
+    if 1 / most <= found / counted_bytes <= most:
+        return ""
+    return (
+        f"the files here tell {big(found, 'B')}, and the parameters at {number(each)} bytes each take "
+        f"{big(counted_bytes, 'B')}: the larger is taken"
     )
 
 
@@ -235,7 +255,7 @@ def _unknown(uri: str, missing: list[str], disk: OnDisk | None, kv: KVSettings) 
     return InvalidSpec([Fault("MODEL", message, uri)])
 
 
-def _inputs(model: Model, known: _Known, given: Given, kept: counted.Layers) -> Iterator[Input]:
+def _inputs(model: Model, known: _Known, given: Given, kept: counted.Layers, doubt: str) -> Iterator[Input]:
     def entry(name: str, text: str, stated: bool, fact: str, source: str = known.source) -> Input:
         return Input(name, text, "given" if stated else "specified", FACT if stated else source, f"{FACT} {fact}=…")
 
@@ -249,7 +269,8 @@ def _inputs(model: Model, known: _Known, given: Given, kept: counted.Layers) -> 
     elif model.active != model.parameters:
         yield entry("parameters of a token", text, given.active is not None, "activeParameters")
     source = known.source if known.weights else f"{number(known.each or 0)} bytes each; {known.source}"
-    yield entry("weights", big(model.weights, "B"), given.weights is not None, "weights", source)
+    weights = entry("weights", big(model.weights, "B"), given.weights is not None, "weights", source)
+    yield replace(weights, basis="assumed", source="the larger of two figures", caution=doubt) if doubt else weights
     facts = model.facts
     heads = "one latent vector" if facts.latent else f"{facts.kv_heads} KV heads"
     source = "table of common models" if facts.source == "table" else known.source

@@ -2,50 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..api.faults import Fault, InvalidSpec
 from ..api.load import load
-from ..api.v1alpha1 import KVServing, RoleName, StatedFacts
+from ..api.types import quoted
+from ..api.v1alpha1 import API_VERSION, KIND, KVServing, Parallelism, RoleName, StatedFacts
 from ..connectors import l2_type
 from ..engines import arguments
 from ..memory import host_memory
+from ..model_facts import MOST
 from .demand import MEMORY_SHARE, Limits
 from .figures import Line
 from .size import Sizing
+from .written import readable, real, whole
 
-_DEVICES = "nvidia.com/gpu"
-_LONGEST = "--max-model-len"
+_ROLES: tuple[RoleName, ...] = ("prefill", "decode")
+_SHARE, _SEQUENCES, _LONGEST = "--gpu-memory-utilization", "--max-num-seqs", "--max-model-len"
+_READERS: Mapping[str, Callable[[str], float | None]] = {_SHARE: real, _SEQUENCES: whole, _LONGEST: readable}
+_MOST = {_SHARE: 1, _SEQUENCES: 1_000_000, _LONGEST: MOST}
+_WAY_OUT = {
+    _SHARE: "write a share above 0 up to 1, such as 0.9",
+    _SEQUENCES: "write a whole number, such as 256",
+    _LONGEST: "write a number of tokens, such as 32768 or 32K (auto depends on what fits, which is what is sized)",
+}
+_ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+_GIVES_WAY = "gives way to replicas and parallelism.tensor of the sizing"
 _OURS = ("valkey", "filesystem", "none")
 
 
 def limits(serving: KVServing, role: RoleName) -> Limits:
     """What the object's own arguments tell the engines of ``role``; raises ``InvalidSpec`` for what is no number."""
-    section = serving.spec.prefill if role == "prefill" else serving.spec.decode
-    args = (*serving.spec.engine.args, *(section.args if section is not None else ()))
-    share, sequences = (_number(args, role, flag) for flag in ("--gpu-memory-utilization", "--max-num-seqs"))
-    return Limits(share or MEMORY_SHARE, int(sequences) if sequences else None)
+    share, sequences = _value(serving, role, _SHARE), _value(serving, role, _SEQUENCES)
+    return Limits(float(share or MEMORY_SHARE), None if sequences is None else int(sequences))
 
 
 def longest(serving: KVServing) -> int | None:
-    """The longest context that the object's arguments allow, where they say."""
-    found = _number(serving.spec.engine.args, "decode", _LONGEST)
-    return None if found is None else int(found)
+    """The longest context that the object's arguments allow in both roles, where they say."""
+    found = [value for role in _ROLES if (value := _value(serving, role, _LONGEST)) is not None]
+    return int(min(found)) if found else None
 
 
-def _number(args: tuple[str, ...], role: RoleName, flag: str) -> float | None:
-    written = arguments.last_value(args, flag)
+def within(serving: KVServing, most: int | None, option: bool) -> None:
+    """Raise ``InvalidSpec`` where a role is told a longer context than the ``most`` that vLLM accepts for the model.
+
+    ``option`` tells that it was told by ``--max-model-len``. Nothing is said where the model's own settings are
+    overridden, or vLLM is told to accept it.
+    """
+    told = {role: length for role in _ROLES if (length := _value(serving, role, _LONGEST)) is not None}
+    if most is None or not told or max(told.values()) <= most or _overridden(serving):
+        return
+    role = max(told, key=lambda role: told[role])
+    value, model = f"{told[role]:,.0f}", serving.spec.model.uri
+    message = (
+        f"{value} is above {most:,}, the longest context of {model}, and vLLM does not start so: lower it, or scale "
+        "the positions of the model by --hf-overrides in spec.engine.args"
+    )
+    fault = Fault(_LONGEST, message, value)
+    if not option:
+        fault = Fault(_written_at(serving, role, _LONGEST), f"{_LONGEST} {message}", value)
+    raise InvalidSpec([fault])
+
+
+def _overridden(serving: KVServing) -> bool:
+    spec, flags = serving.spec, ("--hf-overrides", "--rope-scaling")
+    sections = [section for section in (spec.engine, spec.prefill, spec.decode) if section is not None]
+    return any(entry.name == _ALLOWED for section in sections for entry in section.env) or any(
+        arguments.find(section.args, flag) for section in sections for flag in flags
+    )
+
+
+def _args(serving: KVServing, role: RoleName) -> tuple[str, ...]:
+    section = serving.spec.prefill if role == "prefill" else serving.spec.decode
+    return (*serving.spec.engine.args, *(section.args if section is not None else ()))
+
+
+def _written_at(serving: KVServing, role: RoleName, flag: str) -> str:
+    """The field whose argument wins for ``role``."""
+    section = serving.spec.prefill if role == "prefill" else serving.spec.decode
+    own = section is not None and arguments.find(section.args, flag)
+    return f"spec.{role}.args" if own else "spec.engine.args"
+
+
+def _value(serving: KVServing, role: RoleName, flag: str) -> float | None:
+    written = arguments.last_value(_args(serving, role), flag)
     if written is None:
         return None
-    try:
-        value = float(written)
-    except ValueError:
-        value = 0.0
-    if value <= 0 or (flag == "--gpu-memory-utilization" and value > 1):
-        message = f"{flag} {written!r} is no number that can be sized by: correct it, or remove the flag"
-        raise InvalidSpec([Fault(f"spec.{role}.args", message, written)])
+    value = _READERS[flag](written)
+    if value is None or not 0 < value <= _MOST[flag]:
+        message = f"{flag} {quoted(written)} is no number that can be sized by: {_WAY_OUT[flag]}, or remove the flag"
+        raise InvalidSpec([Fault(_written_at(serving, role, flag), message, written)])
     return value
 
 
@@ -60,9 +108,9 @@ class Changes:
 
 
 def new(uri: str, name: str) -> KVServing:
-    """An object for the model at ``uri``, to be sized."""
+    """An object for the model at ``uri``, to be sized; raises ``InvalidSpec`` where it can have no such model."""
     spec: dict[str, Any] = {"model": {"uri": uri}, "prefill": {}, "decode": {}}
-    return KVServing.model_validate({"metadata": {"name": name}, "spec": spec})
+    return load({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}, strict=True)
 
 
 def changed(serving: KVServing, changes: Changes) -> KVServing:
@@ -80,8 +128,15 @@ def changed(serving: KVServing, changes: Changes) -> KVServing:
     if changes.kv_dtype is not None:
         spec.setdefault("engine", {}).setdefault("kv", {})["dtype"] = changes.kv_dtype
     if changes.max_model_len is not None:
+        if not 0 < changes.max_model_len <= MOST:
+            message = f"{changes.max_model_len:,} is no length of a context: give 1 to {MOST:,} tokens"
+            raise InvalidSpec([Fault(_LONGEST, message, f"{changes.max_model_len}")])
         kept = arguments.without(serving.spec.engine.args, _LONGEST)
         spec.setdefault("engine", {})["args"] = [*kept, f"{_LONGEST}={changes.max_model_len}"]
+        for role in _ROLES:
+            # A role's own would win.
+            if written := spec.get(role, {}).get("args"):
+                spec[role]["args"] = list(arguments.without(written, _LONGEST))
     return load({"apiVersion": serving.api_version, "kind": serving.kind, **body}, strict=True)
 
 
@@ -95,14 +150,18 @@ def sized(serving: KVServing, sizing: Sizing) -> tuple[dict[str, Any], tuple[str
         section = spec.setdefault(role, {})
         for field in ("autoscaling", "nodes"):
             if section.pop(field, None) not in (None, 1):
-                notices.append(f"spec.{role}.{field} gives way to replicas and parallelism.tensor of the sizing")
+                notices.append(f"spec.{role}.{field} {_GIVES_WAY}")
         section["replicas"] = size.replicas
-        section.pop("parallelism", None)
+        ranks = Parallelism.model_validate(section.pop("parallelism", None) or {})
+        for field in ("pipeline", "data", "expert"):
+            if getattr(ranks, field) != getattr(Parallelism(), field):
+                notices.append(f"spec.{role}.parallelism.{field} {_GIVES_WAY}")
         if size.tensor > 1:
             section["parallelism"] = {"tensor": size.tensor}
         for amounts in section.get("resources", {}).values():
-            if _DEVICES in amounts:
-                amounts[_DEVICES] = str(size.tensor)
+            for resource in amounts:
+                if resource.endswith("/gpu"):
+                    amounts[resource] = str(size.tensor)
     _tiers(serving, spec, sizing, notices)
     return {"apiVersion": serving.api_version, "kind": serving.kind, **body}, tuple(notices)
 
@@ -135,8 +194,7 @@ def host_lines(body: Mapping[str, Any]) -> tuple[Line, ...]:
     """Host memory of one pod of each role, and of its ``/dev/shm``."""
     spec = KVServing.model_validate(body).spec
     found: list[Line] = []
-    roles: tuple[RoleName, ...] = ("prefill", "decode")
-    for role in roles:
+    for role in _ROLES:
         need = host_memory(spec, role)
         how, _, total = need.explain().rpartition(" = ")
         found.append(Line(f"{role}: host memory of a replica", need.total, total, how))

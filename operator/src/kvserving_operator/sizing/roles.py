@@ -12,6 +12,7 @@ from .figures import Line, big, number, seconds
 from .models import Model
 
 RESERVE = 1e-9
+MOST_COUNTED = 1e12
 
 
 class Unfit(Exception):
@@ -151,11 +152,15 @@ def decode(bench: Bench, tensor: int, limits: Limits) -> RoleSize:
         lines += _exchange_lines(bench, "decode", tensor, batch)
         time = speed.decode_time(model, bench.device, tensor, batch, context)
     else:
-        time = speed.Time(batch / bench.measured.decode, f"{number(batch)} / {number(bench.measured.decode)} tokens/s")
-        if demand.itl is not None and time.seconds > demand.itl:
-            raise Unfit(
-                f"a step takes {seconds(time.seconds)} by --decode-tokens-per-second, --itl is {seconds(demand.itl)}"
-            )
+        told = f"{number(bench.measured.decode)} tokens/s"
+        if demand.itl is not None and batch / bench.measured.decode > demand.itl:
+            batch = int(demand.itl * bench.measured.decode + RESERVE)
+            if batch < 1:
+                step = seconds(1 / bench.measured.decode)
+                raise Unfit(f"a token takes {step} by --decode-tokens-per-second, and --itl is {seconds(demand.itl)}")
+            how = f"floor({seconds(demand.itl)} x {told})"
+            lines.append(Line("decode: requests at once within --itl", batch, number(batch), how))
+        time = speed.Time(batch / bench.measured.decode, f"{number(batch)} / {told}")
     rate = batch / time.seconds
     capacity = demand.utilisation * rate / demand.output
     replicas = _replicas(demand.rate, capacity)
@@ -226,7 +231,8 @@ def _exchange_lines(bench: Bench, role: str, tensor: int, tokens: float) -> list
 
 
 def _replicas(rate: float, capacity: float) -> int:
-    return max(1, math.ceil(rate / capacity - RESERVE))
+    # Beyond what can be counted it is too many in any case.
+    return max(1, math.ceil(min(rate / capacity, MOST_COUNTED) - RESERVE))
 
 
 def _tokens_line(role: str, rate: float, how: str) -> Line:

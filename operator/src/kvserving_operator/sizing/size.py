@@ -14,6 +14,9 @@ from .roles import Bench, RoleSize, Unfit
 from .sources import inputs, reading_rate, transfer_rate
 from .tiers import Tiers, kept, kept_arithmetic, size_tiers
 
+MOST_REPLICAS = 10_000
+"""Replicas that a role of an object may have."""
+
 
 @dataclass(frozen=True)
 class Sizing:
@@ -76,7 +79,7 @@ def size(
         ttft=ttft,
         itl=itl,
         lines=tuple(lines),
-        inputs=inputs(bench, first, prefill, decode),
+        inputs=inputs(bench, first, second, prefill, decode),
     )
 
 
@@ -104,8 +107,11 @@ def _cheapest(bench: Bench, prefill: Limits, decode: Limits) -> tuple[RoleSize, 
                 reasons["prefill"] = f"tensor {other}: its ranks hold copies of {heads} KV heads, and decode has fewer"
     if not pairs:
         raise InvalidSpec([Fault("--device", _nothing_fits(bench, reasons), bench.device.name)])
+    held = [pair for pair in pairs if max(size.replicas for size in pair) <= MOST_REPLICAS]
+    if not held:
+        raise InvalidSpec([_too_many(bench, pairs)])
     return min(
-        pairs,
+        held,
         key=lambda pair: (
             pair[0].devices + pair[1].devices,
             pair[0].tensor != pair[1].tensor,
@@ -148,6 +154,18 @@ def _nothing_fits(bench: Bench, reasons: dict[str, str]) -> str:
         "KV of type fp8), shorter prompts, or looser --ttft and --itl; engines on several nodes (docs/multinode.md) "
         "are not sized here"
     )
+
+
+def _too_many(bench: Bench, pairs: list[tuple[RoleSize, RoleSize]]) -> Fault:
+    first, second = min(pairs, key=lambda pair: max(size.replicas for size in pair))
+    role, size = ("prefill", first) if first.replicas >= second.replicas else ("decode", second)
+    rate = f"{bench.demand.rate:g}"
+    more = " or more" if size.replicas >= roles.MOST_COUNTED else ""
+    message = (
+        f"{rate} requests a second need {number(size.replicas)}{more} replicas of {role}, and a role of one "
+        f"service has {MOST_REPLICAS:,} at most: split the traffic over services, choose a faster device, loosen --ttft"
+    )
+    return Fault("--rate", message, rate)
 
 
 def _model_lines(model: Model) -> list[Line]:

@@ -11,14 +11,14 @@ from .figures import Basis, Input, big, seconds
 from .roles import Bench, RoleSize
 
 
-def inputs(bench: Bench, prefill: RoleSize, first: Limits, second: Limits) -> tuple[Input, ...]:
+def inputs(bench: Bench, prefill: RoleSize, decode: RoleSize, first: Limits, second: Limits) -> tuple[Input, ...]:
     """All inputs but the demand itself: device, model, memory, speed, the way between the roles, tiers."""
     return (
         *_device(bench.device),
         *bench.model.inputs,
         *_memory(bench, first, second),
         *_speed(bench, prefill),
-        *_between(bench),
+        *_between(bench, prefill, decode),
     )
 
 
@@ -59,7 +59,9 @@ def _speed(bench: Bench, prefill: RoleSize) -> list[Input]:
     found: list[Input] = []
     if bench.measured.prefill is None:
         work = speed.prefill_work(bench.model, bench.demand.prompt, bench.demand.cached)
-        share, exact = speed.share_of_peak(bench.model, bench.device, prefill.tensor, work)
+        share, same = speed.share_of_peak(bench.model, bench.device, prefill.tensor, work)
+        # Prompts were measured that were computed as a whole.
+        exact = same and not bench.demand.cached
         source = f"{measured.PREFILL_FILE}" + ("" if exact else f", at {big(work / prefill.tensor, 'FLOP')} a device")
         basis: Basis = "measured" if exact else "assumed"
         found.append(Input("prefill: share of peak", f"{share:.3g}", basis, source, "--prefill-tokens-per-second"))
@@ -93,19 +95,22 @@ def reading_rate(demand: Demand) -> float:
     return measured.STORE_BYTES_PER_SECOND if demand.l2_horizon else 0.0
 
 
-def _between(bench: Bench) -> list[Input]:
+def _between(bench: Bench, prefill: RoleSize, decode: RoleSize) -> list[Input]:
+    of_model = speed.is_measured(bench.model)
     text = big(transfer_rate(bench), "B/s")
     if bench.measured.transfer is not None:
         found = [Input("transfer: rate", text, "given", "--transfer-bytes-per-second")]
     else:
-        basis: Basis = "measured" if bench.device.name == "h100" else "assumed"
+        alone = prefill.tensor == decode.tensor == 1
+        basis: Basis = "measured" if of_model and alone and bench.device.name == measured.TRANSFER_DEVICE else "assumed"
         source = f"{measured.TRANSFER_FILE}"
         found = [Input("transfer: rate", text, basis, source, "--transfer-bytes-per-second")]
     if bench.demand.cached and bench.demand.l1_horizon:
         text = big(measured.L1_BYTES_PER_SECOND, "B/s")
-        basis = "measured" if bench.device.name == measured.PREFILL_DEVICE else "assumed"
+        alone = prefill.tensor == 1
+        basis = "measured" if of_model and alone and bench.device.name == measured.PREFILL_DEVICE else "assumed"
         found.append(Input("L1: rate", text, basis, measured.PREFILL_FILE))
     if bench.demand.cached and bench.demand.l2_horizon:
         text = big(measured.STORE_BYTES_PER_SECOND, "B/s")
-        found.append(Input("L2: rate of a shard", text, "measured", measured.STORE_FILE))
+        found.append(Input("L2: rate of a shard", text, "assumed", measured.STORE_FILE))
     return found

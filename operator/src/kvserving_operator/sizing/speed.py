@@ -75,9 +75,16 @@ def _points() -> tuple[tuple[float, float], ...]:
 def share_of_peak(model: Model, device: DeviceType, tensor: int, work: float) -> tuple[float, bool]:
     """Share of the peak for ``work`` over ``tensor`` devices, and whether device and model are those measured."""
     found = measured.share_of_peak(work / tensor, _points())
+    same = device.name == measured.PREFILL_DEVICE and is_measured(model)
+    return found.value, same and tensor == 1 and found.within
+
+
+def is_measured(model: Model) -> bool:
+    """Whether the measured figures are those of this model, as it was published and with its own type of KV."""
     name, variant = common_name(model.uri)
-    same = device.name == measured.PREFILL_DEVICE and name == measured.PREFILL_MODEL and not model.eight_bits
-    return found.value, same and not variant and tensor == 1 and found.within
+    stated = any(entry.basis == "given" for entry in model.inputs)
+    same = name == measured.PREFILL_MODEL and not variant and not model.eight_bits
+    return same and not stated and model.kv.dtype in ("auto", "bfloat16")
 
 
 def prefill_time(model: Model, device: DeviceType, tensor: int, prompt: int, cached: int = 0) -> Time:
