@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,7 +25,10 @@ from kvserving_connector.store.open import Kind
 from kvserving_connector.store.resp import Connection, encode
 from kvserving_connector.store.transfers import Finished, Transfers
 
+T = TypeVar("T")
+
 NO_CREDENTIALS = Credentials()
+_KEY = re.compile(r"kv[0-9]+-|[0-9a-f]{16}")
 
 
 def program() -> str:
@@ -188,10 +193,24 @@ def soon(seconds: float = 5.0) -> float:
 
 
 def reason(operation: Callable[[], object]) -> Reason:
-    """Why ``operation`` was not served; fails when it was."""
+    """Why ``operation`` was not served; fails when it was, and for a text that holds a key."""
     with pytest.raises(StoreFault) as caught:
         operation()
-    return caught.value.reason
+    return _reason(caught.value)
+
+
+def outcome(operation: Callable[[], T]) -> T | Reason:
+    """What ``operation`` returned, or why it was not served; fails for a fault whose text holds a key."""
+    try:
+        return operation()
+    except StoreFault as fault:
+        return _reason(fault)
+
+
+def _reason(fault: StoreFault) -> Reason:
+    if _KEY.search(str(fault)):
+        pytest.fail(f"the fault's text holds a key: {fault}")
+    return fault.reason
 
 
 def expect(fault: StoreFault, *reasons: Reason) -> None:

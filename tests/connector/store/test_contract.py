@@ -13,7 +13,7 @@ import pytest
 from tests.connector.store.servers import Server, address_of, expect, reason, soon, wait_for
 
 from kvserving_connector.store.address import SERVER_SCHEMES, Credentials
-from kvserving_connector.store.client import Reason, StoreFault
+from kvserving_connector.store.client import Part, Reason, StoreFault
 from kvserving_connector.store.framing import object_name
 from kvserving_connector.store.inventory import ListedStore
 from kvserving_connector.store.open import KINDS, Kind, open_store
@@ -28,6 +28,8 @@ OPERATORS_LIST = (
 )
 PREFIX = f"kv1-{NAMESPACE[:16].hex()}-"
 BODY = os.urandom(100_000)
+# Servers bound themselves.
+BOUNDED = [kind for kind in KINDS if kind.schemes != SERVER_SCHEMES]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.schemes[0])
@@ -37,9 +39,9 @@ def store(request: pytest.FixtureRequest, start_server: Callable[..., Server], t
     store.close()
 
 
-def read(store: ListedStore, key: str = KEY, room: int = len(BODY) + 64) -> bytes:
+def read(store: ListedStore, key: str = KEY, room: int = len(BODY) + 64, seconds: float = 5.0) -> bytes:
     buffer = memoryview(bytearray(room))
-    return bytes(buffer[: store.get(key, buffer, soon())])
+    return bytes(buffer[: store.get(key, buffer, soon(seconds))])
 
 
 def test_a_store_that_was_only_opened_is_empty_and_nothing_was_made_for_it(store: ListedStore, tmp_path: Path) -> None:
@@ -56,6 +58,14 @@ def test_an_object_comes_back_as_it_was_put_and_stays(store: ListedStore) -> Non
     assert read(store) == read(store, room=len(BODY)) == BODY
     assert not store.put(KEY, [b"another"], soon())
     assert read(store) == BODY
+
+
+def test_an_object_of_some_mib_comes_back_whole(store: ListedStore) -> None:
+    body = os.urandom(5 * 2**20 + 1)
+    parts: list[Part] = [body[:1], memoryview(body)[1 : 3 * 2**20], memoryview(body)[3 * 2**20 :]]
+    assert store.put(KEY, parts, soon(30))
+    assert read(store, room=len(body)) == read(store, room=len(body) + 64) == body
+    assert sum(size for batch in store.listing(PREFIX, soon()) for _, size in batch) >= len(body)
 
 
 def test_what_was_put_is_kept_although_its_buffer_is_used_again(store: ListedStore) -> None:
@@ -162,9 +172,7 @@ def test_a_closed_store_says_so(store: ListedStore) -> None:
         assert reason(operation) is Reason.CLOSED
 
 
-@pytest.mark.parametrize(
-    "kind", [kind for kind in KINDS if kind.schemes != SERVER_SCHEMES], ids=lambda kind: kind.example
-)
+@pytest.mark.parametrize("kind", BOUNDED, ids=lambda kind: kind.example)
 def test_a_store_that_takes_a_bound_evicts_and_is_never_above_it_by_more_than_an_object(
     kind: Kind, start_server: Callable[..., Server], tmp_path: Path
 ) -> None:
