@@ -18,7 +18,7 @@ from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.control import role_status, scaling
 from kvserving_operator.control.apply import Applier, Outcome
 from kvserving_operator.control.config import FIELD_MANAGER, Config
-from kvserving_operator.control.credentials import client, configuration
+from kvserving_operator.control.credentials import access, client
 from kvserving_operator.control.kube import Kube
 from kvserving_operator.control.observe import Key, Store, View, child_of, serving_of
 from kvserving_operator.control.pods import pod_state
@@ -79,7 +79,7 @@ class Operator:
 
     def _with(self, work: Callable[[Kube], Awaitable[None]]) -> None:
         async def run() -> None:
-            async with client(await configuration(Config(kubeconfig=self._kubeconfig))) as api:
+            async with client((await access(Config(kubeconfig=self._kubeconfig))).settings) as api:
                 clock: Any = asyncio.get_running_loop()
                 limit = TokenBucket(clock, 100.0, 100)
                 await work(

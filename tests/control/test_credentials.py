@@ -164,6 +164,35 @@ def test_a_server_that_is_no_address_is_told_without_its_password(tmp_path: Path
     assert f"context prod names cluster east, whose server {said}" in told
 
 
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        (f"ftp//me:{_TOKEN}@192.0.2.1:x2", "'***@192.0.2.1:***' has no http:// or https://"),
+        (f"socks5://me:{_TOKEN}@192.0.2.1:1080", "'socks5://***@192.0.2.1:1080' has no http:// or https://"),
+        (3128, "is no text"),
+    ],
+)
+def test_a_proxy_that_is_no_address_is_told_without_its_password(tmp_path: Path, proxy: object, said: str) -> None:
+    clusters = [{"name": "east", "cluster": {"server": "https://192.0.2.1:6443", "proxy-url": proxy}}]
+    told = _refused(_written(tmp_path, _content(clusters=clusters)))
+    assert f"context prod names cluster east, whose proxy-url {said}" in told
+
+
+def test_a_proxy_may_have_credentials(tmp_path: Path) -> None:
+    clusters = [{"name": "east", "cluster": {"server": "https://192.0.2.1", "proxy-url": "http://me:pass@192.0.2.2"}}]
+    found: Any = _access(_written(tmp_path, _content(clusters=clusters))).settings
+    assert found.proxy == "http://me:pass@192.0.2.2"
+
+
+def test_a_token_of_a_file_ends_with_its_line_and_has_one(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{_TOKEN}\n")
+    file = _written(tmp_path, _content(users=[{"name": "ada", "user": {"tokenFile": "token"}}]))
+    found: Any = _access(file).settings
+    assert found.api_key["BearerToken"] == f"Bearer {_TOKEN}"
+    (tmp_path / "token").write_text(f"{_TOKEN}\n{_TOKEN}\n")
+    assert "the credentials of its user are not as they should be" in _refused(file)
+
+
 def _plugin(**section: Any) -> dict[str, Any]:
     known = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "interactiveMode": "Never"}
     return _content(users=[{"name": "ada", "user": {"exec": known | section}}])

@@ -25,7 +25,8 @@ Body = dict[str, Any]
 
 @dataclass
 class Apiserver:
-    """Objects by plural name. ``forbidden`` are plurals (or ``pods/proxy``) that may not be read.
+    """Objects by plural name. ``forbidden`` are plurals (or ``pods/proxy``, ``version``, ``discovery``) that may not be
+    read, plurals after ``list`` that may not be listed, and reviews that may not be asked for.
 
     ``answers`` are what pods say behind the proxy by (pod, path), ``forward`` their own addresses where they serve.
     """
@@ -66,6 +67,8 @@ class Apiserver:
         return response
 
     async def _version(self, _: web.Request) -> web.Response:
+        if "version" in self.forbidden:
+            return _status(403, "Forbidden")
         return web.json_response({"gitVersion": "v1.35.1"})
 
     async def _openapi(self, _: web.Request) -> web.Response:
@@ -73,6 +76,8 @@ class Apiserver:
         return web.json_response({"components": {"schemas": {"dev.kvserving.KVServing": schema}}})
 
     async def _discovery(self, request: web.Request) -> web.Response:
+        if "discovery" in self.forbidden:
+            return _status(403, "Forbidden")
         wanted = "/".join(filter(None, (request.match_info.get("group"), request.match_info["version"])))
         there = [r for r in (*CHILDREN, SERVING) if r.api_version == wanted and r.kind in self.kinds]
         if not there:
@@ -80,6 +85,8 @@ class Apiserver:
         return web.json_response({"resources": [{"name": r.plural, "kind": r.kind} for r in there]})
 
     async def _review(self, request: web.Request) -> web.Response:
+        if request.match_info["kind"] in self.forbidden:
+            return _status(403, "Forbidden")
         body = await request.json()
         self.reviews.append(body)
         asked = body["spec"]["resourceAttributes"]
@@ -88,7 +95,7 @@ class Apiserver:
 
     async def _list(self, request: web.Request) -> web.Response:
         plural, namespace = request.match_info["plural"], request.match_info.get("namespace")
-        if plural in self.forbidden:
+        if {plural, f"list {plural}"} & self.forbidden:
             return _status(403, "Forbidden")
         wanted = dict(part.split("=") for part in request.query.get("labelSelector", "").split(",") if part)
         items = [

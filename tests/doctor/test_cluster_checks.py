@@ -91,7 +91,7 @@ def spanning() -> dict[str, Any]:
     return {"metadata": {"name": "qwen", "namespace": "prod", "uid": "u"}, "spec": spec}
 
 
-WITHOUT_GROUPS = CLUSTER.kinds - {(GROUPS.api_version, GROUPS.kind)}
+WITHOUT_GROUPS = (CLUSTER.kinds or frozenset()) - {(GROUPS.api_version, GROUPS.kind)}
 
 
 def test_a_cluster_without_a_flaw_has_no_finding() -> None:

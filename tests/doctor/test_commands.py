@@ -270,3 +270,36 @@ def test_a_kubeconfig_may_be_a_pipe(server: Apiserver, tmp_path: Path, capsys: p
     assert kubectl("doctor", "qwen", "--kubeconfig", str(pipe), "-o", "json") == 0
     writer.join(30)
     assert json.loads(capsys.readouterr().out)["object"]["namespace"] == "prod"
+
+
+def test_what_may_not_be_read_of_a_cluster_is_null_and_not_none(
+    server: Apiserver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.forbidden |= {"nodes", "deployments", "version", "discovery", "selfsubjectaccessreviews"}
+    assert kubectl("doctor", "-o", "json") == 0
+    said = json.loads(capsys.readouterr().out)
+    unknown = dict.fromkeys(("version", "operators", "readyNodes", "devices", "kinds"))
+    assert said["cluster"] == {"server": server.url, **unknown}
+    assert {f["check"] for f in said["findings"]} <= {"not-looked-at", "no-default-storage-class"}
+    missed = {f["where"] for f in said["findings"] if f["check"] == "not-looked-at"}
+    assert {"nodes", "deployments.apps", "the version", "the installed kinds", "your rights"} <= missed
+    assert kubectl("doctor") == 0
+    head = capsys.readouterr().out.partition("\n\n")[0]
+    assert head == f"{server.url}  Kubernetes unknown"
+
+
+def test_what_may_not_be_read_of_an_object_is_not_told_as_none(
+    server: Apiserver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.forbidden |= {"pods", "services"}
+    assert kubectl("doctor", "qwen") == 0
+    assert " children that may be read, pods may not be read\n" in capsys.readouterr().out
+
+
+def test_objects_that_may_not_be_listed_are_no_failure_of_a_name_that_is_not_there(
+    server: Apiserver, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.forbidden.add("list kvservings")
+    assert kubectl("doctor", "nobody") == 1
+    told = "error: no KVServing nobody in namespace prod; which there are may not be read\n"
+    assert capsys.readouterr().err == told

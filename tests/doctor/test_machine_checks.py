@@ -88,6 +88,7 @@ def test_a_machine_without_a_flaw_has_no_finding() -> None:
     [
         ("not-linux", {"system": "Darwin"}, ERROR, "Darwin"),
         ("no-engine", {"engine": engine(vllm=None)}, ERROR, "no vLLM"),
+        ("state-damaged", {"damaged": {"qwen": "holds no state"}}, WARNING, "its state.json holds no state"),
         ("no-engine", {"engine": engine(problem="/e does not run as Python")}, ERROR, "does not run"),
         ("no-nixl", {"engine": engine(nixl=None)}, ERROR, "nixl"),
         ("no-connector", {"engine": engine(connector=False)}, ERROR, "kvserving_connector"),
@@ -222,3 +223,26 @@ def test_the_names_of_a_command_stay_in_one_line() -> None:
     stale = {f"/dev/shm/psm_{number:08x}": 4096 for number in range(123)}
     lines = list(report.told(checks.of_machine(replace(MACHINE, stale=stale))))
     assert f"/dev/shm/{{{','.join(f'psm_{number:08x}' for number in range(123))}}}`" in [line.strip() for line in lines]
+
+
+def test_what_programs_print_is_masked_in_the_head_too() -> None:
+    said = "nvidia-smi failed: hf_abcdefghijklmnop password=hunter2"
+    facts = replace(MACHINE, devices=(), device_problem=said, store="/s\x1b[31m")
+    head = "\n".join(report.machine_lines(facts))
+    assert "  GPUs         nvidia-smi failed: *** password=***\n" in head
+    assert "\x1b" not in head
+    found = report.document(report.machine_subject(replace(facts, system="password=hunter2")), ())
+    assert found["machine"]["system"] == "password=***"
+    assert found["machine"]["gpus"] is None, "a driver that does not answer does not say that there are none"
+
+
+def test_a_gpu_without_memory_of_its_own_has_an_unknown_one() -> None:
+    gpu = Device("GB10", None, None, None)
+    head = "\n".join(report.machine_lines(replace(MACHINE, devices=(gpu,))))
+    assert "  GPUs         GB10 (memory unknown, driver unknown)\n" in head
+    assert "gpu-memory-used" not in of_machine(devices=(gpu, replace(gpu, free=2**30)))
+    [told] = report.machine_subject(replace(MACHINE, devices=(gpu,)))["machine"]["gpus"]
+    assert told == {"name": "GB10", "memory": None, "free": None, "driver": None, "mig": False}
+    assert (
+        "no other GPU" in of_machine(devices=(gpu,), device_problem="nvidia-smi lists what is no GPU")["nvidia-smi"].why
+    )

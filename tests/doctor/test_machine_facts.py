@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import socket
@@ -16,7 +17,8 @@ import pytest
 from kvserving_operator import cli
 from kvserving_operator.doctor import gather_devices, gather_environment, gather_machine
 from kvserving_operator.doctor.facts_machine import Device, Driver, Link, Topology
-from kvserving_operator.local import procfs
+from kvserving_operator.local import procfs, waiting
+from kvserving_operator.local.errors import EnvironmentFault
 from kvserving_operator.local.state import PodState, ServiceDir, State
 
 PEERS = """
@@ -77,8 +79,55 @@ def test_the_gpus_are_those_that_nvidia_smi_lists(smi: Path) -> None:
     smi.write_text("#!/bin/sh\necho 'Driver/library version mismatch'\nexit 18\n")
     assert gather_devices.gpus() == ((), "nvidia-smi failed: Driver/library version mismatch")
     assert gather_devices.topology() == Topology()
+    smi.write_text("garbage")
+    assert gather_devices.gpus() == ((), f"nvidia-smi cannot be run: Exec format error ({smi})")
     smi.unlink()
     assert gather_devices.gpus() == ((), "")
+
+
+def test_what_nvidia_smi_does_not_tell_of_a_gpu_is_unknown(smi: Path) -> None:
+    smi.write_text("#!/bin/sh\necho 'NVIDIA GB10, [N/A], [Not Supported], N/A, [N/A]'\n")
+    assert gather_devices.gpus() == ((Device("NVIDIA GB10", None, None, None, False),), "")
+
+
+@pytest.mark.parametrize(
+    "line", ["a,b,c,d,e", ",,,,", "GPU0 GPU1", "H100, 81559, 580.1, 80990", "H100, 81559 MiB, 580.1, 80990, Disabled",
+             ", 81559, 580.1, 80990, Disabled", "H100, , 580.1, 80990, Disabled", "H100, 81559, 580.1, 80990, perhaps"]
+)  # fmt: skip
+def test_lines_that_are_no_gpu_are_told_and_make_none(smi: Path, line: str) -> None:
+    smi.write_text(f"#!/bin/sh\necho 'H100, 81559, 580.1, 80990, Disabled'\necho '{line}'\n")
+    devices, problem = gather_devices.gpus()
+    assert devices == (Device("H100", 81559 * 2**20, "580.1", 80990 * 2**20, False),)
+    assert problem == f"nvidia-smi lists what is no GPU: {line!r}"
+    smi.write_text(f"#!/bin/sh\necho '{line}'\necho\necho '{line}'\necho '{line}'\n")
+    assert gather_devices.gpus() == ((), f"nvidia-smi lists what is no GPU: {line!r} and 2 more such lines")
+
+
+def test_bytes_of_nvidia_smi_that_are_no_text_are_replaced(smi: Path) -> None:
+    smi.write_text("#!/bin/sh\nprintf '\\377, 81559, 580.1, 80990, Disabled\\n'\n")
+    assert gather_devices.gpus()[0][0].name == "\ufffd"
+
+
+def test_both_questions_about_the_topology_are_asked_at_once(smi: Path, tmp_path: Path) -> None:
+    sleep, seen = shutil.which("sleep", path="/bin:/usr/bin"), tmp_path / "seen"
+    seen.mkdir()
+    both = f"[ -e {seen}/-p2p ] && [ -e {seen}/-m ]"
+    smi.write_text(f"#!/bin/sh\n: > {seen}/$2\nuntil {both}; do {sleep} 0.05; done\necho '{PATHS}'\n")
+    found = gather_devices.topology()
+    assert found.peers == found.paths != {}
+
+
+def test_an_nvidia_smi_that_hangs_is_ended_with_its_children_and_told_in_words(
+    smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sleep = shutil.which("sleep", path="/bin:/usr/bin")
+    smi.write_text(f"#!/bin/sh\n{sleep} 600 &\necho $! >> {tmp_path / 'children'}\nwait\n")
+    monkeypatch.setattr(gather_devices, "_SECONDS", 2.0)
+    assert gather_devices.gpus() == ((), "nvidia-smi does not answer within 2 s")
+    assert gather_devices.topology() == Topology()
+    children = [int(line) for line in (tmp_path / "children").read_text().split()]
+    assert len(children) == 3
+    assert waiting.all_gone(children, 30)
 
 
 def test_how_gpus_reach_each_other_and_the_network_is_read_from_the_matrices(smi: Path) -> None:
@@ -105,6 +154,7 @@ def test_the_driver_is_read_from_the_kernels_files(tmp_path: Path) -> None:
     })  # fmt: skip
     found = gather_devices.driver(tmp_path)
     assert (found.loaded, found.open, found.peer_memory, found.switches, found.manager) == (True, True, True, 1, False)
+    (tmp_path / "proc/77/comm").write_bytes(b"\xff\n")
     tree(tmp_path, {"proc/78/comm": "nv-fabricmanage\n"})
     assert gather_devices.driver(tmp_path).manager
 
@@ -205,6 +255,36 @@ def test_a_service_whose_supervisor_has_gone_is_found(
     assert "WARNING  qwen  (service-lost)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("content", [b"[]", b"{", b"\xff", b'{"name": "qwen"}'])
+def test_a_state_that_is_damaged_is_told_and_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    file = tmp_path / "qwen" / "state.json"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    assert cli.run(["doctor"]) in (0, 1)
+    assert "WARNING  qwen  (state-damaged)\n    its state.json holds no state\n" in capsys.readouterr().out
+    assert cli.run(["doctor", "qwen"]) == 1
+    assert "qwen: its state.json holds no state" in capsys.readouterr().err
+    assert list(file.parent.iterdir()) == [file]
+    assert file.read_bytes() == content
+
+
+def test_a_state_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    file = tmp_path / "qwen" / "state.json"
+    file.parent.mkdir()
+    file.write_text("{}")
+
+    def fails(path: Path, **_: object) -> str:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+    monkeypatch.setattr(Path, "read_text", fails)
+    assert gather_machine.states() == ([], {"qwen": "cannot be read: Input/output error"})
+
+
 def test_a_stack_is_read_without_importing_any_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     raising = "raise RuntimeError('imported')\n"
     tree(tmp_path, {
@@ -251,13 +331,38 @@ def test_the_hub_is_reached_by_a_connection_alone() -> None:
         ("http://me:hunter2@hub:http", "'http://***@hub:***' has a port that is no number from 1 to 65535"),
         ("hub.example", "'hub.example' has no http:// or https://"),
         ("https://", "'https://' names no host"),
+        ("https://.huggingface.co", "'https://.huggingface.co' has a host name with a part that is empty, or longer"),
+        (
+            f"https://{'a' * 70}.co",
+            f"'https://{'a' * 51}… has a host name with a part that is empty, or longer than 63",
+        ),
     ],
 )
 def test_a_hub_that_is_no_address_is_told_with_its_variable_and_the_way_out(endpoint: str, said: str) -> None:
     told = asyncio.run(gather_machine.reach({"HF_ENDPOINT": endpoint}))
-    assert told == {"HF_ENDPOINT": f"{said}: write it as {gather_machine.HUB}"}
+    assert list(told) == ["HF_ENDPOINT"]
+    assert told["HF_ENDPOINT"].startswith(said)
+    assert told["HF_ENDPOINT"].endswith(f": write it as {gather_machine.HUB}")
 
 
 def test_an_interpreter_that_is_none_is_a_problem_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KVSERVING_ENGINE_PYTHON", "/no/such/python")
     assert "/no/such/python is not a program" in gather_environment.environment(None, "KVSERVING_ENGINE_PYTHON").problem
+
+
+@pytest.mark.parametrize("printed", ["\\377\\376", "{}", "[]", "3", '{"vllm": 3}', "[" * 5000])
+def test_an_interpreter_that_prints_something_else_is_a_problem_and_no_exception(tmp_path: Path, printed: str) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    program.chmod(0o755)
+    found = gather_environment.environment(str(program), "KVSERVING_ENGINE_PYTHON")
+    assert f"{program} does not run as Python: it prints something else than it was asked for" in found.problem
+
+
+@pytest.mark.parametrize("printed", ["{}", '{"nixl": {"x": []}}', '{"nixl": []}'])
+def test_a_stack_that_is_told_in_another_shape_is_a_problem(tmp_path: Path, printed: str) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    program.chmod(0o755)
+    with pytest.raises(EnvironmentFault, match="it prints something else than it was asked for"):
+        gather_environment.stack(str(program))

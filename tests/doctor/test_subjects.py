@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from kvserving_operator import cli
 from kvserving_operator.cli.plugin import PROGRAM, plugin
+from kvserving_operator.local.state import ServiceDir, State
 
 
 def kubectl(*arguments: str) -> int:
@@ -70,3 +72,61 @@ def test_a_context_that_is_not_there_is_answered_with_those_that_are(
     file.write_text("{clusters: [], users: [], contexts: [{name: prod, context: {cluster: east}}]}")
     assert cli.run(("doctor", "--kubeconfig", str(file), "--context", "stage")) == 3
     assert "there is no context stage: name one of prod with --context" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--site", "local"), "--site is for calls with an object"),
+        (("--only", "findings"), "--only is for calls with an object"),
+        (("--cluster", "--only", "settings"), "--only is for calls with an object"),
+        (("--machine", "--site", "cluster"), "--site is for calls with an object"),
+        (("qwen", "--site", "local"), "a NAME runs where it is"),
+        (("qwen.yaml", "--engine-python", "/p"), "--engine-python and --router-python are for what this machine has"),
+        (("qwen", "--router-python", "/p"), "leave them out with an object, or leave out qwen"),
+        (("--cluster", "--engine-python", "/p"), "a cluster is looked at, leave them out or say --machine"),
+        (("-n", "prod", "--router-python", "/p"), "a cluster is looked at, leave them out or say --machine"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_wrong_usage(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(("doctor", *arguments)) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_service_on_this_machine_has_no_settings_to_show(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    directory = ServiceDir("qwen")
+    directory.create()
+    directory.write(State("qwen", "r", "Failed", {}, sys.executable, "tiny", (), {}))
+    assert cli.run(("doctor", "qwen", "--only", "settings")) == 2
+    assert "qwen runs on this machine: its settings are those of its FILE" in capsys.readouterr().err
+    assert cli.run(("doctor", "qwen", "--only", "findings")) in (0, 1)
+    assert "on this machine, Failed" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_no_matter_of_an_operator(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(tmp_path / "none.yaml")
+    assert cli.run(("doctor", file, "-o", "json")) == 1
+    [told] = json.loads(capsys.readouterr().out)["findings"]
+    assert "No such file" in told["what"]
+    assert told["why"] == "there is no object to look at"
+    assert cli.run(("doctor", file, "--only", "settings")) == 1
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_json_has_no_part_that_was_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "qwen.yaml"
+    head = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: qwen}\n"
+    file.write_text(f"{head}spec: {{model: {{uri: 'hf://Qwen/Qwen3-8B'}}}}\n")
+    parts = {"settings": {"object", "settings"}, "findings": {"object", "summary", "findings"}}
+    for only, members in parts.items():
+        assert cli.run(("doctor", str(file), "--only", only, "-o", "json")) == 0
+        assert set(json.loads(capsys.readouterr().out)) == members
+    assert cli.run(("doctor", str(file), "-o", "json")) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"object", "settings", "summary", "findings"}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..doctor.findings import Finding
     from ..local.state import State
 
+_PYTHONS = "--engine-python and --router-python are for what this machine has"
 _CLUSTERS = "--namespace, --context and --kubeconfig are for what is in a cluster"
 
 
@@ -58,23 +59,35 @@ def command(
     import asyncio
 
     own, in_cluster = ctx.find_root().info_name == "kvserving", target != Target()
+    pythons = engine_python is not None or router_python is not None
     if subject is None:
         on_cluster = whole if whole is not None else not own or in_cluster
+        if site is not None or only is not None:
+            named = "--site" if site is not None else "--only"
+            raise click.UsageError(f"{named} is for calls with an object: name a FILE or NAME, or leave it out", ctx)
         if on_cluster:
+            if pythons:
+                raise click.UsageError(f"{_PYTHONS}: a cluster is looked at, leave them out or say --machine", ctx)
             return asyncio.run(_cluster(target, output))
         if in_cluster:
             raise click.UsageError(f"{_CLUSTERS}: --machine looks at this machine, leave them out", ctx)
         return asyncio.run(_machine(engine_python, router_python, output))
     if whole is not None:
         raise click.UsageError("--cluster and --machine are for calls without an object", ctx)
+    if pythons:
+        raise click.UsageError(f"{_PYTHONS}: leave them out with an object, or leave out {subject}", ctx)
     if _is_file(subject):
         if in_cluster:
             raise click.UsageError(f"{_CLUSTERS}: a FILE says by itself where it goes, leave them out", ctx)
         return _file(subject, site, only, output)
     object_name(ctx, None, subject)
+    if site is not None:
+        raise click.UsageError("--site says where a FILE is to run: a NAME runs where it is, leave it out", ctx)
     if not own or in_cluster:
         return asyncio.run(_live(subject, target, only, output))
     if (here := _service(subject)) is not None:
+        if only == "settings":
+            raise click.UsageError(f"{subject} runs on this machine: its settings are those of its FILE", ctx)
         return asyncio.run(_local(here, output))
     return _elsewhere(subject, only, output)
 
@@ -99,12 +112,20 @@ def _file(subject: str, site: str | None, only: str | None, output: str) -> int:
 
 
 def _service(name: str) -> State | None:
-    """The service of that name on this machine, if there is one."""
+    """The service of that name on this machine, if there is one. Nothing is written."""
     from ..local import client
-    from ..local.state import services
+    from ..local.errors import LocalError
+    from ..local.state import DamagedState, services
 
     found = next((directory for directory in services() if directory.name == name), None)
-    return None if found is None else client.current(found)
+    try:
+        state = None if found is None else found.look()
+    except DamagedState as error:
+        raise LocalError(
+            f"{name}: its state.json holds no state, so that it cannot be looked at; `kvserving status {name}` puts "
+            "the file aside, and a supervisor that runs writes a new one"
+        ) from error
+    return None if state is None else client.as_now(state)
 
 
 def _elsewhere(name: str, only: str | None, output: str) -> int:
@@ -145,17 +166,21 @@ async def _live(name: str, target: Target, only: str | None, output: str) -> int
 
 
 def _object(facts: ObjectFacts, only: str | None, output: str, told: Iterable[str] = (), site: str = "cluster") -> int:
+    from ..api.faults import InvalidSpec
     from ..doctor import checks, report
     from ..doctor.explain import injected
 
     settings: tuple[Injected, ...] = ()
+    if only == "settings" and facts.plan is None and facts.faults:
+        raise InvalidSpec(facts.faults)
     if facts.plan is not None and facts.serving is not None and only != "findings":
         settings = injected(facts.serving, facts.plan.objects)
     found = checks.of_object(facts)
     lines = [*report.object_lines(facts), *told, ""]
     if only != "findings":
         lines += report.explained(settings)
-    return _say(report.object_subject(facts, site), lines, found, settings, findings=only != "settings", output=output)
+    asked = None if only == "findings" else settings
+    return _say(report.object_subject(facts, site), lines, None if only == "settings" else found, asked, output=output)
 
 
 async def _cluster(target: Target, output: str) -> int:
@@ -179,19 +204,18 @@ async def _machine(engine_python: str | None, router_python: str | None, output:
 def _say(
     subject: Mapping[str, Any],
     lines: Iterable[str],
-    found: tuple[Finding, ...],
-    settings: tuple[Injected, ...] = (),
+    found: tuple[Finding, ...] | None,
+    settings: tuple[Injected, ...] | None = None,
     *,
-    findings: bool = True,
     output: str,
 ) -> int:
-    """Print everything; the exit status."""
+    """Print everything, ``None`` left out; the exit status."""
     from ..doctor import report
     from ..doctor.findings import failed
 
     if output == "json":
-        click.echo(json.dumps(report.document(subject, found if findings else (), settings), indent=2))
+        click.echo(json.dumps(report.document(subject, found, settings), indent=2))
     else:
-        for line in (*lines, *(report.told(found) if findings else ())):
+        for line in (*lines, *(report.told(found) if found is not None else ())):
             click.echo(line)
-    return 1 if findings and failed(found) else 0
+    return 1 if found is not None and failed(found) else 0

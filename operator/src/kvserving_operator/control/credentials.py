@@ -88,6 +88,11 @@ async def _load(kubeconfig: Path, context: str | None, settings: Any) -> str | N
         loader = build(content, active_context=context, config_base_path=None)
         loader.kubeconfig = kubeconfig
         await loader.load_and_set(settings)
+        # That of a file ends with its line.
+        if token := settings.api_key.get("BearerToken", "").strip():
+            settings.api_key["BearerToken"] = token
+        if not token.isprintable():
+            raise ValueError("a token of several lines")
         namespace = _named(content.value, "contexts", context or content.value["current-context"]).get("namespace")
         return str(namespace) if namespace else None
     except PluginFailed as failed:
@@ -133,11 +138,14 @@ def _fault(content: Mapping[str, Any], context: str | None) -> str | None:
     cluster, user = found.get("cluster"), found.get("user")
     if not cluster:
         return f"context {chosen} names no cluster"
-    server = _named(content, "clusters", cluster).get("server")
+    described = _named(content, "clusters", cluster)
+    server, proxy = described.get("server"), described.get("proxy-url")
     if not server:
         return f"context {chosen} names cluster {cluster}, of which there is no server"
     if (wrong := _server_fault(server)) is not None:
         return f"context {chosen} names cluster {cluster}, whose server {wrong}"
+    if proxy and (wrong := _address_fault(proxy)) is not None:
+        return f"context {chosen} names cluster {cluster}, whose proxy-url {wrong}"
     if user and all(entry.value["name"] != user or entry.value.get("user") is None for entry in content["users"]):
         return f"context {chosen} names user {user}, of which there are no credentials: {_AGAIN}"
     if not user and server.startswith("https"):
@@ -146,18 +154,23 @@ def _fault(content: Mapping[str, Any], context: str | None) -> str | None:
 
 
 def _server_fault(server: object) -> str | None:
-    """Why ``server`` is no address to ask. Nothing else of it is shown: it may hold a password."""
-    if not isinstance(server, str):
+    """Why ``server`` is no address of an apiserver."""
+    if isinstance(server, str) and "@" in server:
+        return f"{addresses.shown(server)} holds credentials: leave them out, and give its user username and password"
+    if isinstance(server, str) and ("?" in server or "#" in server):
+        return f"{addresses.shown(server)} holds more than scheme, host, port and path"
+    return _address_fault(server)
+
+
+def _address_fault(text: object) -> str | None:
+    """Why ``text`` is no address to ask. What of it may be a password is not shown."""
+    if not isinstance(text, str):
         return "is no text: write it as https://host:port"
-    shown, address = addresses.shown(server), addresses.parse(server)
-    if "@" in server:
-        return f"{shown} holds credentials: leave them out, and give its user username and password"
+    shown, address = addresses.shown(text), addresses.parse(text)
     if address.problem:
         return f"{shown} {address.problem}"
     if address.scheme not in ("http", "https"):
         return f"{shown} has no http:// or https://"
-    if "?" in server or "#" in server:
-        return f"{shown} holds more than scheme, host, port and path"
     try:
         address.host.encode("idna")
     except UnicodeError:

@@ -172,7 +172,7 @@ class Permission:
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    """One cluster. Lists that may not be read are ``None``.
+    """One cluster. Lists that may not be read are ``None``, and ``version`` is empty then.
 
     ``kinds`` are (apiVersion, kind) that it has of those that an operator uses. ``operators`` are the operator's
     Deployments, ``schema`` is the published schema of the kind, ``needs`` are the objects of it that ask for each kind
@@ -182,7 +182,7 @@ class ClusterFacts:
 
     server: str
     version: str
-    kinds: frozenset[tuple[str, str]]
+    kinds: frozenset[tuple[str, str]] | None
     schema: Body | None = None
     nodes: tuple[Body, ...] | None = None
     operators: tuple[Body, ...] | None = None

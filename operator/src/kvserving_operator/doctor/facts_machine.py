@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Device:
-    """One GPU of this machine, as nvidia-smi names it; memory in bytes, ``free`` is ``None`` where it is not told.
-    ``mig``: whether it is divided into instances."""
+    """One GPU of this machine, as nvidia-smi names it; memory in bytes. ``None`` is what it does not tell, as of GPUs
+    that share the system's memory. ``mig``: whether it is divided into instances."""
 
     name: str
-    memory: int
-    driver: str
+    memory: int | None
+    driver: str | None
     free: int | None = None
     mig: bool = False
 
@@ -105,9 +105,9 @@ class MachineFacts:
     Python that was made beside this command and is not named. ``stale`` are files that ended engines left in shared
     memory, with their sizes. ``verbs``: whether programs may open an RDMA device. ``state_problem`` says why nothing
     can be written to the folder of all services. ``running`` and ``lost`` are services whose supervisor runs, and
-    whose has gone. ``busy`` are addresses that `kvserving up` takes and somebody else has. ``variables`` are harmless
-    ones of this shell that engines inherit. ``reach`` says for each address why no connection could be made, empty
-    where one could.
+    whose has gone; ``damaged`` says of others why their state cannot be read. ``busy`` are addresses that
+    `kvserving up` takes and somebody else has. ``variables`` are harmless ones of this shell that engines inherit.
+    ``reach`` says for each address why no connection could be made, empty where one could.
     """
 
     system: str
@@ -137,4 +137,5 @@ class MachineFacts:
     state_problem: str = ""
     running: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
     busy: tuple[str, ...] = ()

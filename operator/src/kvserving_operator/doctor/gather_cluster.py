@@ -50,19 +50,19 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
             raise refused(connection.server, failure) from None
         missed.append(unread("the version", failure, "grant get on /version"))
         version = {}
-    kinds: frozenset[tuple[str, str]] = frozenset()
+    kinds: frozenset[tuple[str, str]] | None = None
     try:
         found = await installed(connection.kube)
         kinds = found.present | {(SERVING.api_version, SERVING.kind)}
     except CrdMissing:
-        pass
+        kinds = frozenset()
     except ApiFailure as failure:
         missed.append(unread("the installed kinds", failure, "grant get on /api and /apis"))
     operators, nodes, classes, objects, daemons, dns = await asyncio.gather(
         _listed(connection, _DEPLOYMENTS, missed, selector=_OPERATOR),
         _listed(connection, NODES, missed),
         _listed(connection, CLASSES, missed),
-        _listed(connection, SERVING, missed if kinds else []),
+        _listed(connection, SERVING, [] if kinds == frozenset() else missed),
         _listed(connection, _DAEMONS, missed),
         _listed(connection, _SLICES, missed, namespace="kube-system", selector=_DNS),
     )
@@ -70,11 +70,11 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
         server=connection.server,
         version=str(version.get("gitVersion") or ""),
         kinds=kinds,
-        schema=await published_schema(connection, missed) if kinds else None,
+        schema=None if kinds == frozenset() else await published_schema(connection, missed),
         nodes=nodes,
         operators=operators,
         storage_classes=classes,
-        permissions=(*await _yours(connection), *await _operators(connection, operators or (), missed)),
+        permissions=(*await _yours(connection, missed), *await _operators(connection, operators or (), missed)),
         unread=unique(missed),
         needs=needs(objects or ()),
         daemons=daemons,
@@ -133,7 +133,8 @@ async def _listed(
     return tuple(found)
 
 
-async def _yours(connection: Connection) -> list[Permission]:
+async def _yours(connection: Connection, missed: list[Unread]) -> list[Permission]:
+    """What you may do of what these commands need."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(verb: str, resource: Resource, subresource: str, needed_for: str) -> Permission:
@@ -144,7 +145,12 @@ async def _yours(connection: Connection) -> list[Permission]:
         name = f"{resource.full_name}{f'/{subresource}' if subresource else ''}"
         return Permission("you", f"{verb} {name}{where}", allowed, needed_for)
 
-    return list(await asyncio.gather(*(ask(*wanted) for wanted in _WANTED)))
+    try:
+        return list(await asyncio.gather(*(ask(*wanted) for wanted in _WANTED)))
+    except ApiFailure as failure:
+        fix = "grant create on selfsubjectaccessreviews; without credentials, log in"
+        missed.append(unread("your rights", failure, fix))
+        return []
 
 
 async def _operators(connection: Connection, operators: Sequence[Body], missed: list[Unread]) -> list[Permission]:

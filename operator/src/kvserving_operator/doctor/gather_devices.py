@@ -6,14 +6,18 @@ import ctypes
 import os
 import re
 import shutil
+import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+from ..api.types import quoted
 from .facts_machine import Device, Driver, Link, Topology
 
 ROOT = Path("/")
 _MIB = 2**20
-_SECONDS = 30
+_SECONDS = 10.0
 _NVIDIA = "0x10de"
 _DISPLAY = "0x03"
 _LIBRARY = "libcuda.so.1"
@@ -22,16 +26,23 @@ _MANAGER = "nv-fabricmanager"[:15]
 
 
 def gpus() -> tuple[tuple[Device, ...], str]:
-    """The GPUs that nvidia-smi lists, and why it lists none where it fails; none without the program."""
+    """The GPUs that nvidia-smi lists, and what is wrong with its answer; neither without the program."""
     answer, problem = _smi("--query-gpu=name,memory.total,driver_version,memory.free,mig.mode.current",
                            "--format=csv,noheader,nounits")  # fmt: skip
-    return tuple(filter(None, map(_device, answer.splitlines()))), problem
+    lines = [line.strip() for line in answer.splitlines() if line.strip()]
+    found = [_device(line) for line in lines]
+    strange = [line for line, device in zip(lines, found, strict=True) if device is None]
+    if strange:
+        more = f" and {len(strange) - 1} more such lines" if len(strange) > 1 else ""
+        problem = f"nvidia-smi lists what is no GPU: {quoted(strange[0])}{more}"
+    return tuple(filter(None, found)), problem
 
 
 def topology() -> Topology:
     """How the GPUs reach each other and the network; empty where nvidia-smi does not tell."""
-    peers, _ = _smi("topo", "-p2p", "r")
-    paths, _ = _smi("topo", "-m")
+    # Each may take its full time where the driver hangs: they are asked at once.
+    with ThreadPoolExecutor() as at_once:
+        peers, paths = at_once.map(lambda asked: _smi("topo", *asked)[0], (("-p2p", "r"), ("-m",)))
     return Topology(matrix(peers), matrix(paths))
 
 
@@ -41,22 +52,64 @@ def _smi(*arguments: str) -> tuple[str, str]:
     if tool is None:
         return "", ""
     try:
-        answer = subprocess.run([tool, *arguments], capture_output=True, text=True, check=True, timeout=_SECONDS)  # noqa: S603
-    except subprocess.CalledProcessError as error:
-        said = (error.stdout or error.stderr or "").strip().splitlines()
-        return "", f"nvidia-smi failed: {said[0] if said else f'exit status {error.returncode}'}"
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "", f"nvidia-smi failed: {type(error).__name__}"
-    return answer.stdout, ""
+        process = subprocess.Popen(  # noqa: S603
+            [tool, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        return "", f"nvidia-smi cannot be run: {error.strerror or error} ({tool})"
+    try:
+        answer, errors = process.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired:
+        _end(process)
+        return "", f"nvidia-smi does not answer within {_SECONDS:.0f} s"
+    if process.returncode != 0:
+        said = (answer or errors).strip().splitlines()
+        return "", f"nvidia-smi failed: {said[0] if said else f'exit status {process.returncode}'}"
+    return answer, ""
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a program and its children; one that waits in the driver takes no signal, and is not waited for."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for stream in (process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
 
 
 def _device(line: str) -> Device | None:
+    """The GPU of one line; ``None`` where the line is no such."""
     parts = [part.strip() for part in line.split(",")]
-    if len(parts) != 5:
+    if len(parts) != 5 or not parts[0]:
         return None
     name, memory, driver, free, mig = parts
-    size = int(memory) * _MIB if memory.isdecimal() else 0
-    return Device(name, size, driver, int(free) * _MIB if free.isdecimal() else None, mig == "Enabled")
+    numbers = (_number(memory), _number(free))
+    if "" in numbers or not (re.fullmatch(r"[0-9]+(\.[0-9]+)*", driver) or _untold(driver)):
+        return None
+    if mig not in ("Enabled", "Disabled") and not _untold(mig):
+        return None
+    size, left = (None if number is None else int(number) * _MIB for number in numbers)
+    return Device(name, size, None if _untold(driver) else driver, left, mig == "Enabled")
+
+
+def _number(text: str) -> str | None:
+    """``text`` where it is a number of MiB, ``None`` where nvidia-smi does not tell one, else empty."""
+    if _untold(text):
+        return None
+    return text if re.fullmatch("[0-9]{1,12}", text) else ""
+
+
+def _untold(text: str) -> bool:
+    """Whether nvidia-smi says so that it has no answer, as [N/A] or [Not Supported]."""
+    return text == "N/A" or re.fullmatch(r"\[[^][]+\]", text) is not None
 
 
 def matrix(text: str) -> dict[tuple[str, str], str]:
@@ -141,6 +194,6 @@ def verbs(root: Path = ROOT) -> bool:
 def _line(file: Path) -> str:
     """The first line of one of the kernel's files; empty where there is none or it may not be read."""
     try:
-        return (file.read_text().splitlines() or [""])[0].strip()
+        return (file.read_text(errors="replace").splitlines() or [""])[0].strip()
     except OSError:
         return ""

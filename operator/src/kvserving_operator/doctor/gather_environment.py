@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
+from typing import Any
 
 from ..local import launchers
 from ..local.errors import EnvironmentFault
 from .facts_machine import Environment, Stack
 
-_SECONDS = 60.0
 _INSPECT = r"""
 import importlib.metadata as m, importlib.util as u, json, pathlib, re, sys
 def version(name):
@@ -51,10 +49,9 @@ def environment(option: str | None, variable: str) -> Environment:
 
 def stack(path: str) -> Stack:
     """What engines of this Python stand on. Raises ``EnvironmentFault`` when it does not answer."""
-    try:
-        answer = subprocess.run([path, "-c", _INSPECT], capture_output=True, text=True, check=True, timeout=_SECONDS)  # noqa: S603
-        found = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
-        raise EnvironmentFault(f"{path} does not say what it has installed: {type(error).__name__}") from error
-    builds = {int(major): frozenset(names) for major, names in found["nixl"].items()}
-    return Stack(found["cuda"], builds, found["kvcached"], found["connector"])
+
+    def read(found: Any) -> Stack:
+        builds = {int(major): frozenset(names) for major, names in found["nixl"].items()}
+        return Stack(found["cuda"], builds, found["kvcached"], found["connector"])
+
+    return launchers.ask(path, _INSPECT, read)

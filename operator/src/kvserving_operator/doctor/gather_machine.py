@@ -15,7 +15,7 @@ from pathlib import Path
 from ..api.v1alpha1 import Role
 from ..local import client, preflight, shared_memory, stores
 from ..local.addresses import can_bind
-from ..local.state import LOST, State, root, services
+from ..local.state import LOST, DamagedState, State, root, services
 from ..plan import addresses, ports
 from . import gather_devices
 from .facts_machine import Limits, MachineFacts
@@ -44,7 +44,7 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
     store = stores.server()
     made = Path(sys.prefix).parent / ".venv-engine" / "bin" / "python"
     state_problem = state_fault(root())
-    known = [] if state_problem else [state for found in services() if (state := client.current(found)) is not None]
+    known, damaged = ([], {}) if state_problem else states()
     return MachineFacts(
         system=platform.system(),
         python=platform.python_version(),
@@ -73,8 +73,25 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
         state_problem=state_problem,
         running=tuple(state.name for state in known if state.supervised),
         lost=tuple(state.name for state in known if state.phase == LOST),
+        damaged=damaged,
         busy=busy(known) if linux else (),
     )
+
+
+def states() -> tuple[list[State], dict[str, str]]:
+    """The services of this machine, and by the names of others why their state cannot be read. Nothing is written."""
+    known: list[State] = []
+    damaged: dict[str, str] = {}
+    for directory in services():
+        try:
+            state = directory.look()
+        except DamagedState:
+            damaged[directory.name] = "holds no state"
+        except OSError as error:
+            damaged[directory.name] = f"cannot be read: {error.strerror or error}"
+        else:
+            known += [] if state is None else [client.as_now(state)]
+    return known, damaged
 
 
 def limits(folder: Path) -> Limits:
@@ -106,6 +123,8 @@ def state_fault(folder: Path) -> str:
         folder = folder.parent
     if not folder.is_dir():
         return f"{folder} is no folder"
+    if not os.access(folder, os.R_OK):
+        return f"{folder} may not be read"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} may not be written to"
 
 
@@ -126,7 +145,7 @@ def _kernel(release: str) -> tuple[int, int] | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text()
+        return file.read_text(errors="replace")
     except OSError:
         return ""
 
@@ -152,6 +171,9 @@ async def reach(environ: Mapping[str, str]) -> dict[str, str]:
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
         return {shown: f"no connection within {_SECONDS:.0f} s"}
+    except UnicodeError:
+        told = "has a host name with a part that is empty, or longer than 63 letters"
+        return {"HF_ENDPOINT": f"{addresses.shown(hub)} {told}: write it as {HUB}"}
     except OSError as error:
         return {shown: f"no connection: {error.strerror or error}"}
     writer.close()

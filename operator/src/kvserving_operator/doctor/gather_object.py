@@ -119,8 +119,11 @@ def _child(body: Body) -> Child:
 
 async def _others(connection: Connection, namespace: str, name: str) -> str:
     there: list[str] = []
-    async for page in connection.kube.list(SERVING, namespace):
-        there += [str(item["metadata"]["name"]) for item in page.items]
+    try:
+        async for page in connection.kube.list(SERVING, namespace):
+            there += [str(item["metadata"]["name"]) for item in page.items]
+    except ApiFailure as failure:
+        return f"no {KIND} {name} in namespace {namespace}; {unread('which there are', failure, '').reason}"
     return f"no {KIND} {name} in namespace {namespace}; {there_are(sorted(there))}"
 
 

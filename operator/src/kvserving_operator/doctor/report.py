@@ -7,26 +7,44 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ..control.permissions import CHILDREN, PODS
 from ..memory import size
 from .checks.placement import amounts, usable
 from .explain import Injected
 from .explanations import Explanation
 from .explanations_service import EXPLANATIONS
 from .facts import ClusterFacts, ObjectFacts, ServiceFacts
-from .facts_machine import Environment, MachineFacts
+from .facts_machine import Device, Environment, MachineFacts
 from .findings import Finding, Severity, shown
 
 _KINDS = {"flag": "flags", "env": "variables", "connector": "connectors"}
 _WIDTH = 110
+_CHILDREN = frozenset(resource.kind for resource in CHILDREN)
 
 
-def document(subject: Mapping[str, Any], found: Sequence[Finding], settings: Sequence[Injected] = ()) -> dict[str, Any]:
-    """Everything as plain JSON data: what was looked at, the findings, and the settings with their reasons."""
-    counts = {severity.value: sum(f.severity is severity for f in found) for severity in Severity}
-    said: dict[str, Any] = {**subject, "summary": counts, "findings": [finding.to_json() for finding in found]}
-    if settings:
+def document(
+    subject: Mapping[str, Any], found: Sequence[Finding] | None, settings: Sequence[Injected] | None = None
+) -> dict[str, Any]:
+    """Everything as plain JSON data: what was looked at, the findings, and the settings with their reasons.
+
+    What is ``None`` was not asked for, and has no member.
+    """
+    said: dict[str, Any] = _masked(subject)
+    if found is not None:
+        said["summary"] = {severity.value: sum(f.severity is severity for f in found) for severity in Severity}
+        said["findings"] = [finding.to_json() for finding in found]
+    if settings is not None:
         said["settings"] = [setting.to_json() for setting in settings]
     return said
+
+
+def _masked(said: Any) -> Any:
+    """``said`` with every text fit to be shown."""
+    if isinstance(said, Mapping):
+        return {shown(str(key)): _masked(value) for key, value in said.items()}
+    if isinstance(said, list):
+        return [_masked(value) for value in said]
+    return shown(said) if isinstance(said, str) else said
 
 
 def explained(settings: Sequence[Injected]) -> Iterator[str]:
@@ -98,7 +116,9 @@ def object_lines(facts: ObjectFacts) -> Iterator[str]:
     if facts.live is not None:
         read = len(facts.live.engines)
         engines = facts.live.pods_of("prefill", "decode")
-        yield f"  {len(facts.live.children)} children, {len(engines)} engines, counters of {read}"
+        children, pods = len(facts.live.children), PODS.kind not in facts.live.hidden
+        told = f"{children} children" + (" that may be read" if facts.live.hidden & _CHILDREN else "")
+        yield f"  {told}, {f'{len(engines)} engines, counters of {read}' if pods else 'pods may not be read'}"
 
 
 def object_subject(facts: ObjectFacts, site: str) -> dict[str, Any]:
@@ -120,42 +140,47 @@ def object_subject(facts: ObjectFacts, site: str) -> dict[str, Any]:
 def cluster_lines(facts: ClusterFacts) -> Iterator[str]:
     """What the cluster has."""
     said = cluster_subject(facts)["cluster"]
-    yield f"{said['server']}  Kubernetes {said['version'] or 'unknown'}"
+    yield shown(f"{said['server']}  Kubernetes {said['version'] or 'unknown'}")
     if facts.operators is not None:
-        yield f"  operators    {', '.join(said['operators']) or 'none'}"
+        yield shown(f"  operators    {', '.join(said['operators']) or 'none'}")
     if facts.nodes is not None:
         yield f"  nodes        {said['readyNodes']} of {len(facts.nodes)} ready"
         devices = ", ".join(f"{amount} {name}" for name, amount in said["devices"].items())
-        yield f"  devices      {devices or 'none'}"
-    kinds = ", ".join(sorted(kind for _, kind in facts.kinds))
-    yield from textwrap.wrap(f"  kinds        {kinds or 'none'}", _WIDTH, subsequent_indent=" " * 15)
+        yield shown(f"  devices      {devices or 'none'}")
+    if facts.kinds is not None:
+        kinds = ", ".join(sorted(kind for _, kind in facts.kinds))
+        yield from textwrap.wrap(f"  kinds        {kinds or 'none'}", _WIDTH, subsequent_indent=" " * 15)
 
 
 def cluster_subject(facts: ClusterFacts) -> dict[str, Any]:
-    """The same as JSON data."""
+    """The same as JSON data; ``None`` is what may not be read."""
     devices: dict[str, int] = {}
     ready = [node for node in facts.nodes or () if usable(node)]
     for node in ready:
         for name, amount in amounts((node.get("status") or {}).get("allocatable") or {}).items():
             if "/" in name:
                 devices[name] = devices.get(name, 0) + int(amount)
-    operators = [f"{b['metadata']['namespace']}/{b['metadata']['name']}" for b in facts.operators or ()]
+    operators, nodes, kinds = facts.operators, facts.nodes is not None, facts.kinds
     return {
         "cluster": {
             "server": facts.server,
-            "version": facts.version,
-            "operators": operators,
-            "readyNodes": len(ready),
-            "devices": dict(sorted(devices.items())),
-            "kinds": sorted(f"{version}/{kind}" for version, kind in facts.kinds),
+            "version": facts.version or None,
+            "operators": None if operators is None else [_named(body) for body in operators],
+            "readyNodes": len(ready) if nodes else None,
+            "devices": dict(sorted(devices.items())) if nodes else None,
+            "kinds": None if kinds is None else sorted(f"{version}/{kind}" for version, kind in kinds),
         }
     }
+
+
+def _named(body: Mapping[str, Any]) -> str:
+    return f"{body['metadata']['namespace']}/{body['metadata']['name']}"
 
 
 def service_lines(facts: ServiceFacts) -> Iterator[str]:
     """What the service is."""
     version = facts.version or "unknown"
-    yield f"{facts.name}  on this machine, {facts.phase}  revision {facts.revision[:8]}  vLLM {version}"
+    yield f"{facts.name}  on this machine, {shown(facts.phase)}  revision {facts.revision[:8]}  vLLM {version}"
     yield f"  {len(facts.pods)} processes, counters of {len(facts.engines)} engines"
     if facts.proof:
         yield f"  {shown(facts.proof)}"
@@ -173,21 +198,29 @@ def machine_lines(facts: MachineFacts) -> Iterator[str]:
     memory = "unknown" if facts.memory is None else size(facts.memory)
     shm = "none" if facts.shm_size is None else f"{size(facts.shm_free or 0)} of {size(facts.shm_size)} free"
     yield f"  memory       {memory} available; shared memory {shm}"
-    gpus = ", ".join(f"{d.name} ({size(d.memory)}, driver {d.driver})" for d in facts.devices)
-    yield f"  GPUs         {gpus or facts.device_problem or _no_gpus(facts)}"
+    gpus = ", ".join(map(_gpu, facts.devices))
+    yield shown(f"  GPUs         {gpus or facts.device_problem or _no_gpus(facts)}")
     if facts.driver.cuda is not None:
         yield f"  driver       CUDA {_cuda(facts)}"
     ports = ", ".join(f"{link.name} {link.state} {link.layer} {link.rate}".rstrip() for link in facts.links)
-    yield f"  RDMA         {ports or 'none'}"
-    yield f"  engines      {_environment(facts.engine)}"
-    yield f"  routers      {_environment(facts.router)}"
-    yield f"  store        {facts.store or 'none'}"
+    yield shown(f"  RDMA         {ports or 'none'}")
+    yield shown(f"  engines      {_environment(facts.engine)}")
+    yield shown(f"  routers      {_environment(facts.router)}")
+    yield shown(f"  store        {facts.store or 'none'}")
     for address, problem in facts.reach.items():
-        yield f"  network      {address} {problem or 'can be reached'}"
+        yield shown(f"  network      {address} {problem or 'can be reached'}")
+
+
+def _gpu(device: Device) -> str:
+    memory = "memory unknown" if device.memory is None else size(device.memory)
+    return f"{device.name} ({memory}, driver {device.driver or 'unknown'})"
 
 
 def machine_subject(facts: MachineFacts) -> dict[str, Any]:
-    """The same as JSON data."""
+    """The same as JSON data; ``None`` is what is not there or not told."""
+    gpus = [
+        {"name": d.name, "memory": d.memory, "free": d.free, "driver": d.driver, "mig": d.mig} for d in facts.devices
+    ]
     return {
         "machine": {
             "system": facts.system,
@@ -195,13 +228,10 @@ def machine_subject(facts: MachineFacts) -> dict[str, Any]:
             "cores": facts.cpus,
             "memory": facts.memory,
             "sharedMemory": {"size": facts.shm_size, "free": facts.shm_free, "leftovers": len(facts.stale)},
-            "gpus": [
-                {"name": d.name, "memory": d.memory, "free": d.free, "driver": d.driver, "mig": d.mig}
-                for d in facts.devices
-            ],
+            "gpus": gpus if gpus or not facts.device_problem else None,
             "driver": {"loaded": facts.driver.loaded, "cuda": _cuda(facts), "cards": facts.driver.cards},
             "topology": {f"{a}-{b}": word for (a, b), word in facts.topology.paths.items()},
-            "services": {"running": list(facts.running), "lost": list(facts.lost)},
+            "services": {"running": list(facts.running), "lost": list(facts.lost), "damaged": list(facts.damaged)},
             "rdma": [{"port": p.name, "state": p.state, "layer": p.layer, "rate": p.rate} for p in facts.links],
             "engines": _versions(facts.engine),
             "routers": _versions(facts.router),

@@ -89,7 +89,12 @@ def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callabl
 def current(directory: ServiceDir) -> State | None:
     """The state with what can be known only now: whether its supervisor runs, and memory."""
     state = directory.read()
-    if state is None or state.phase == FAILED:
+    return None if state is None else as_now(state)
+
+
+def as_now(state: State) -> State:
+    """``state``, as it was written, with what can be known only now."""
+    if state.phase == FAILED:
         return state
     if state.supervised:
         if (silent := time.time() - state.updated) > SILENT_SECONDS:

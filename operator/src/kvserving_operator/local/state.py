@@ -112,6 +112,10 @@ class State:
         return procfs.is_running(self.supervisor.get("pid"), self.supervisor.get("start_time"))
 
 
+class DamagedState(Exception):
+    """What stands in the state file of a service, which the message names, is no state."""
+
+
 class ServiceDir:
     """Folder of one service: ``state.json``, ``logs/``, ``pods/``, ``secrets/``, ``discovery.json``."""
 
@@ -141,12 +145,19 @@ class ServiceDir:
         writes a new one within seconds, and what one leaves behind ends without it.
         """
         try:
+            return self.look()
+        except DamagedState:
+            self.state_file.replace(self.state_file.with_name("state.json.damaged"))
+            return None
+
+    def look(self) -> State | None:
+        """As ``read``, and nothing is put aside: raises ``DamagedState`` for a file that is no state."""
+        try:
             return State.from_dict(json.loads(self.state_file.read_text()))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-            self.state_file.replace(self.state_file.with_name("state.json.damaged"))
-            return None
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
+            raise DamagedState(self.name) from error
 
     def write(self, state: State) -> None:
         """Replace the state in one step: a reader sees the old or the new one, whole."""

@@ -66,6 +66,8 @@ def _version(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
+    if facts.kinds is None:
+        return
     if (API_VERSION, KIND) not in facts.kinds:
         yield error(
             "crd-missing",
@@ -159,8 +161,10 @@ def _permissions(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _needed(facts: ClusterFacts) -> Iterator[Finding]:
     """Findings about kinds that objects of the cluster ask for, and that it lacks."""
+    if not facts.kinds:
+        return
     absent = [r for r in CHILDREN if r.optional and (r.api_version, r.kind) not in facts.kinds]
-    for resource in absent if facts.kinds else ():
+    for resource in absent:
         if names := facts.needs.get(resource.kind):
             yield error(
                 "kind-missing",

@@ -44,7 +44,7 @@ def _driver(facts: MachineFacts) -> Iterator[Finding]:
     if facts.engine.device == "gpu" and driver.cuda is not None and cuda is not None:
         wanted = int(cuda.partition(".")[0])
         if driver.cuda[0] < wanted:
-            version = f" {facts.devices[0].driver}" if facts.devices else ""
+            version = f" {facts.devices[0].driver}" if facts.devices and facts.devices[0].driver else ""
             yield error(
                 "driver-old",
                 "GPUs",
@@ -71,8 +71,9 @@ def _devices(facts: MachineFacts) -> Iterator[Finding]:
             "nvidia-smi",
             "GPUs",
             facts.device_problem,
-            why="no GPU can be given to an engine",
-            fix="reload or reinstall the driver; in a container, start it with the GPUs",
+            why="no other GPU can be given to an engine" if facts.devices else "no GPU can be given to an engine",
+            fix="call nvidia-smi by itself; where it fails as well, reload or reinstall the driver, and start a "
+            "container with the GPUs",
         )
     if len(facts.devices) == 1:
         yield warning(
@@ -101,7 +102,7 @@ def _devices(facts: MachineFacts) -> Iterator[Finding]:
                 fix="`nvidia-smi mig -dci; nvidia-smi mig -dgi; nvidia-smi -mig 0` for engines of one service, or "
                 "leave out the prefill section",
             )
-        elif device.free is not None and device.free < _SHARE * device.memory and not facts.running:
+        elif device.free is not None and device.memory and device.free < _SHARE * device.memory and not facts.running:
             yield warning(
                 "gpu-memory-used",
                 f"GPU {index}",

@@ -153,6 +153,15 @@ def _services(facts: MachineFacts) -> Iterator[Finding]:
             why="its engines may still hold memory, GPUs and addresses",
             fix=f"`kvserving down {name}` ends what is left",
         )
+    for name, reason in facts.damaged.items():
+        yield warning(
+            "state-damaged",
+            name,
+            f"its state.json {reason}",
+            why="no command knows its processes, and they may hold memory, GPUs and addresses",
+            fix=f"a supervisor that runs writes a new one within seconds; else end what `ps` shows of it, and "
+            f"`kvserving status {name}` puts the file aside as state.json.damaged",
+        )
     for address in facts.busy:
         port = address.rpartition(":")[2]
         router = address.startswith("127.0.0.1:")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ...api.faults import Fault
 from ...api.v1alpha1 import L1, KVServing, KVSettings, RoleName
 from ...connectors import l2_type, roles_with_l1
 from ...engines import arguments, catalog
@@ -79,16 +80,21 @@ _WITHOUT_EFFECT = (
 )
 
 
+def _costs(facts: ObjectFacts, fault: Fault) -> tuple[str, str]:
+    """What a fault costs, and the way out."""
+    change = "change the field as the sentence says; `validate` lists all faults"
+    if facts.live is not None:
+        return "the operator leaves everything as it is while the spec is invalid", change
+    if fault.path:
+        return "neither `kvserving up` nor an operator makes anything of it while the spec is invalid", change
+    return "there is no object to look at", "name a file that holds one KVServing, or `-` and pipe it in"
+
+
 def findings(facts: ObjectFacts) -> Iterator[Finding]:
     """Findings about the spec of one object."""
     for fault in facts.faults:
-        yield error(
-            "spec-invalid",
-            fault.path or "the file",
-            fault.message,
-            why="the operator leaves everything as it is while the spec is invalid",
-            fix="change the field as the sentence says; `validate` lists all faults",
-        )
+        why, fix = _costs(facts, fault)
+        yield error("spec-invalid", fault.path or "the file", fault.message, why=why, fix=fix)
     for notice in facts.plan.notices if facts.plan is not None else ():
         yield _notice(notice)
     if facts.serving is None or facts.faults:
