@@ -34,6 +34,7 @@ _SOURCE = re.compile(r"\b[Mm]easured by `(?P<command>[^`]+)`,? on (?:an? |the |o
 _BY_HAND = re.compile(r"\b[Mm]easured by hand on (?:an? |the |one |two )?\w")
 _MADE = re.compile(r"\b[Mm]ade by `(?P<command>[^`]+)`(?:[^.]|\.(?! ))* on \w")
 _RESULTS = re.compile(r"\]\((?:\.\./)*benchmarks/results/[\w-]+\.md(?:#[\w-]*)?\)")
+_NUMBER = re.compile(r"(?<![\w./,-])\d[\d,]*(?:\.\d+)?(?![\w/]|\.\d)(?P<mebi> MiB\b)?")
 _EXEMPT = re.compile(r"<!-- not measured: \S[^>]* -->")
 
 
@@ -54,3 +55,16 @@ def unsourced(section: Section) -> list[str]:
     if any(pattern.search(text) for pattern in (_SOURCE, _BY_HAND, _MADE, _RESULTS, _EXEMPT)):
         return []
     return figures(section)
+
+
+def differing(text: str, source: str) -> list[str]:
+    """Return the numbers of ``text`` that ``source`` does not have, rounded as they are; fractions are left out."""
+    have = [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*(?:\.\d+)?", source)]
+    missing = []
+    for found in _NUMBER.finditer(_CODE.sub("", text)):
+        number = found[0].removesuffix(" MiB").rstrip(",")
+        value, places = float(number.replace(",", "")), len(number.partition(".")[2])
+        wanted = {value, value * 1024} if found["mebi"] else {value}
+        if not any(round(one, places) in wanted for one in have):
+            missing.append(number)
+    return missing

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from tests.documents.figures import commands, figures, unsourced
+from tests.documents.figures import commands, differing, figures, unsourced
 from tests.documents.known import faults
-from tests.documents.pages import PAGES, ROOT, Section, sections, shown
+from tests.documents.pages import PAGES, ROOT, Section, links, sections, shown
 from tests.documents.shell import calls
 
+HISTORY = {("0008-creation-by-apply-with-a-version.md", "89.8")}
+"""Figures of what is no longer so, which no result has."""
 RESULTS = tuple(sorted((ROOT / "benchmarks" / "results").glob("*.md")))
 
 
@@ -71,3 +74,41 @@ def test_pages_of_results_name_their_command_and_hardware(page: Path) -> None:
 def test_the_commands_that_measured_exist(page: Path) -> None:
     found = [command.replace(", or ", "; ") for section in sections(page.read_text()) for command in commands(section)]
     assert [fault for command in found for words in calls(command) for fault in faults(words, whole=False)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("in 134 MiB and 48.6 s for 11,000", []),
+        ("in 999 MiB and 48.7 s for 11,001", ["999", "48.7", "11,001"]),
+        ("42 ms, 4 MiB, 1/4 of vLLM on an H200, `7`", []),
+        ("0.1 to 0.90", ["0.90"]),
+    ],
+)
+def test_a_figure_is_looked_up_in_its_source(text: str, wrong: list[str]) -> None:
+    assert differing(text, "| 77, 134 MiB | 48.6 s | 11,000 | 42.2 | 4096 KiB | 0.10 |") == wrong
+
+
+def beside(page: Path) -> list[tuple[str, str]]:
+    """Sentences and cells of a page with a link to a page of results, and the text of that page."""
+    text = " ".join("\n".join(section.text for section in sections(page.read_text())).split())
+    return [
+        (part, (page.parent / link).read_text())
+        for part in re.split(r"(?<=[.:;]) |\|", text)
+        for link in re.findall(r"\]\(((?:\.\./)*benchmarks/results/[\w-]+\.md)", part)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_figures_beside_a_link_to_results_are_those_of_the_results(page: Path) -> None:
+    wrong = [number for part, source in beside(page) for number in differing(part, source)]
+    assert [number for number in wrong if (page.name, number) not in HISTORY] == []
+
+
+def test_each_result_has_a_reader() -> None:
+    linked = {(page.parent / link.partition("#")[0]).resolve() for page in PAGES for link in links(page.read_text())}
+    assert [shown(page) for page in RESULTS if page not in linked] == []
+    # Raw results become a page, which names them.
+    made = (ROOT / "docs" / "performance.md").read_text()
+    raw = [file.name for file in sorted(RESULTS[0].parent.iterdir()) if file.suffix != ".md"]
+    assert [name for name in raw if f"`{name}`" not in made] == []

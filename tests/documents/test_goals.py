@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 from benchmarks.__main__ import BENCHMARKS
 from e2e.gpu.variants import VARIANTS
+from tests.documents.figures import differing
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "goals.md"
 GOALS = [f"G{number}" for number in range(1, 11)]
+DERIVED = {"56": (16_000 * 147_456, 0.0422e9, "G2")}
+"""GB/s: bytes of that many tokens over the time that the page has for them, and the goal that tells it."""
 _VERSION = re.compile(r"(?:vLLM|kvcached) \d[\d.]*\d")
 _LINKED = re.compile(r"(.*?)\[[^\]]+\]\(([^)]+)\)")
 
@@ -62,12 +65,51 @@ def test_each_command_exists(goal: str) -> None:
     assert [found for found in map(fault, commands) if found] == []
 
 
+def said(goal: str) -> list[tuple[str, str]]:
+    """What the two last cells of a row say before each link, and the page or file that is linked there."""
+    return [
+        (_VERSION.sub("", text), (PAGE.parent / link.partition("#")[0]).read_text())
+        for cell in ROWS[goal][2:]
+        for text, link in _LINKED.findall(cell)
+    ]
+
+
 @pytest.mark.parametrize("goal", GOALS)
 def test_figures_are_those_of_the_page_that_is_linked_behind_them(goal: str) -> None:
-    for text, link in _LINKED.findall(ROWS[goal][2]):
-        page = PAGE.parent / link.partition("#")[0]
-        said = re.findall(r"\d+\.\d+", _VERSION.sub("", text))
-        assert [figure for figure in said if figure not in page.read_text()] == []
+    wrong = [number for text, source in said(goal) for number in differing(text, source)]
+    assert [number for number in wrong if number not in DERIVED] == []
+
+
+@pytest.mark.parametrize("derived", DERIVED)
+def test_a_derived_figure_follows_from_measured_ones(derived: str) -> None:
+    numerator, denominator, goal = DERIVED[derived]
+    assert f"{numerator / denominator:.0f}" == derived
+    assert re.search(rf"\b{derived} GB/s", ROWS[goal][2])
+
+
+def test_shares_of_a_time_are_those_of_the_times_beside_them() -> None:
+    lists = re.search(r"((?:[\d.]+ / )+[\d.]+) ms staged against (.+?) ms, so ((?:1/\d+,? ?)+)", ROWS["G1"][2])
+    assert lists is not None
+    staged, stock = ([float(one) for one in lists[number].split(" / ")] for number in (1, 2))
+    shares = [int(one) for one in re.findall(r"1/(\d+)", lists[3])]
+    assert len(staged) == len(stock) == len(shares) == 4
+    # The times are rounded.
+    assert all(abs(slow / fast - share) < 1 for fast, slow, share in zip(staged, stock, shares, strict=True))
+
+
+def constants(file: str) -> dict[str, int]:
+    found = re.findall(
+        r"^(?:_)?([A-Z]+(?:, _?[A-Z]+)*) = ([\d_]+(?:, [\d_]+)*)$", (ROOT / file).read_text(), re.MULTILINE
+    )
+    pairs = [zip(names.split(", "), values.split(", "), strict=True) for names, values in found]
+    return {name.lstrip("_"): int(value) for several in pairs for name, value in several}
+
+
+def test_figures_without_a_page_are_those_of_the_tests_that_show_them() -> None:
+    sent = constants("e2e/local/test_2_guard.py")
+    each = sent["BATCH"] * sent["BATCHES"]
+    assert f"0 of {3 * each:,}: {each} each to the router, to prefill and to decode" in ROWS["G9"][2]
+    assert f"0 of {constants('tests/connector/store/test_wrong_bytes.py')['READS']:,} in each" in ROWS["G10"][2]
 
 
 def test_what_is_open_is_said_below_the_table() -> None:
