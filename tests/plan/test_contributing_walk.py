@@ -48,10 +48,14 @@ def test_a_store_in_a_folder_is_named_by_a_path_and_opens_no_way_out(tmp_path: P
     path.write_text(json.dumps(serving({"spec.cache": {"l1": {"size": "1Gi"}}})))
     without = contributing.run(copy, "-m", "kvserving_operator", "render", str(path))
     assert _ways_out(rendered.stdout) == _ways_out(without.stdout)
-    for url, problem in (("toy://name/l2", "names a host"), ("toy:///", "names no folder below /")):
+    for url, shown, problem in (
+        ("toy://name/l2", "toy://name/l2", "names a host"),
+        ("toy:///", "toy:///", "names no folder below /"),
+        ("toy:///l2?bytes=5Gi", "toy:///l2?***", "has ?bytes= with what is no number of bytes above 0"),
+    ):
         refused = run(url, "validate")
         assert refused.returncode == 1
-        assert f"spec.cache.l2.url: '{url}' {problem}" in refused.stdout + refused.stderr
+        assert f"spec.cache.l2.url: '{shown}' {problem}" in refused.stdout + refused.stderr
         assert "write it as toy:///path" in refused.stdout + refused.stderr
 
 

@@ -1,4 +1,6 @@
-"""10,000 reads of each store among torn, stale, missing and swapped objects: not one wrong byte.
+"""10,000 reads of each kind of store among torn, stale, missing and swapped objects: not one wrong byte.
+
+A directory and servers are also changed behind the client's back, in the middle of a read and as a whole.
 
 Bodies are as long as each other, so that only what an object says of itself can tell them apart. The twin test takes
 the checks away and must see wrong bytes, or the mix would prove nothing.
@@ -13,17 +15,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.connector.store.servers import NO_CREDENTIALS, Server, ended
+from tests.connector.store.servers import NO_CREDENTIALS, Server, address_of, ended, expect, soon
 
 from kvserving_connector.store import transfers as transfers_module
 from kvserving_connector.store.client import Reason, StoreClient, StoreFault
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.framing import HEADER_BYTES, header, object_name
+from kvserving_connector.store.open import KINDS, Kind, open_store
 from kvserving_connector.store.tally import Event, Tally
 from kvserving_connector.store.transfers import Finished, Item, Transfers
 from kvserving_connector.store.valkey import ValkeyStore
@@ -36,11 +40,11 @@ KEYS = [index.to_bytes(4, "big") * 9 for index in range(BATCH)]
 BODIES = [os.urandom(CHUNK) for _ in KEYS]
 UNTOUCHED = 0xAA
 
-Raw = dict[str, Any]
+Start = Callable[..., Server]
 
 
 class Vandal:
-    """Changes objects behind the client's back. ``read``, ``write`` and ``remove`` are the store's own, unframed."""
+    """Changes objects. ``read``, ``write`` and ``remove`` are the store's own, unframed."""
 
     def __init__(self, read: Callable[[str], bytes | None], write: Callable[[str, bytes], None], remove: Any) -> None:
         self._read, self._write, self._remove = read, write, remove
@@ -78,6 +82,10 @@ class Vandal:
         return bytes(changed)
 
 
+Vandalised = tuple[StoreClient, Vandal, Callable[[], None]]
+"""A store, who spoils its objects, and what turns all of it upside down."""
+
+
 def framed(
     index: int,
     *,
@@ -92,7 +100,7 @@ def framed(
 
 
 @contextmanager
-def files(tmp_path: Path) -> Iterator[tuple[StoreClient, Vandal, Callable[[], None]]]:
+def files(tmp_path: Path, _start: Start) -> Iterator[Vandalised]:
     store = FileStore(tmp_path / "l2", 2**30)
 
     def write(name: str, data: bytes) -> None:
@@ -120,7 +128,7 @@ def files(tmp_path: Path) -> Iterator[tuple[StoreClient, Vandal, Callable[[], No
 
 
 @contextmanager
-def servers(tmp_path: Path) -> Iterator[tuple[StoreClient, Vandal, Callable[[], None]]]:
+def servers(tmp_path: Path, _start: Start) -> Iterator[Vandalised]:
     running = [Server(tmp_path) for _ in range(2)]
     store = ValkeyStore([server.address for server in running], NO_CREDENTIALS)
 
@@ -152,6 +160,31 @@ def servers(tmp_path: Path) -> Iterator[tuple[StoreClient, Vandal, Callable[[], 
             server.close()
 
 
+@contextmanager
+def any_kind(tmp_path: Path, start_server: Start, *, kind: Kind) -> Iterator[Vandalised]:
+    """Objects are changed by the client itself: how they lie in a store is its own affair."""
+    store = open_store([address_of(kind, start_server, tmp_path)], 2**30, NO_CREDENTIALS)
+
+    def read(name: str) -> bytes | None:
+        buffer = memoryview(bytearray(2 * (HEADER_BYTES + CHUNK)))
+        try:
+            return bytes(buffer[: store.get(name, buffer, soon())])
+        except StoreFault as fault:
+            expect(fault, Reason.ABSENT)
+            return None
+
+    def write(name: str, data: bytes) -> None:
+        store.delete(name, soon())
+        store.put(name, [data], soon())
+
+    yield store, Vandal(read, write, lambda name: store.delete(name, soon())), lambda: None
+    store.close()
+
+
+MIXES = [files, servers, *(partial(any_kind, kind=kind) for kind in KINDS)]
+IDS = ["files", "servers", *(kind.example for kind in KINDS)]
+
+
 class Reader:
     """Loads all keys in one job, compares every slot, and counts."""
 
@@ -180,9 +213,9 @@ class Reader:
         return ended(self.transfers, 1)[0]
 
 
-@pytest.mark.parametrize("kind", [files, servers], ids=["files", "servers"])
-def test_ten_thousand_reads_in_the_mix_hold_no_wrong_byte(tmp_path: Path, kind: Any) -> None:
-    with kind(tmp_path) as (store, vandal, upheaval):
+@pytest.mark.parametrize("mix", MIXES, ids=IDS)
+def test_ten_thousand_reads_in_the_mix_hold_no_wrong_byte(tmp_path: Path, start_server: Start, mix: Any) -> None:
+    with mix(tmp_path, start_server) as (store, vandal, upheaval):
         reader = Reader(store)
         ruined: Counter[str] = Counter()
         choice = random.Random(3)
@@ -196,8 +229,8 @@ def test_ten_thousand_reads_in_the_mix_hold_no_wrong_byte(tmp_path: Path, kind: 
                 meanwhile.start()
             if number % 20 == 10:
                 upheaval()
-            # Every tenth job is given up in the middle.
-            reader.round(0.004 if number % 10 == 5 else 5.0)
+            # Every tenth job is given up in the middle, of a fast store as of a slow one.
+            reader.round({5: 0.004, 15: 0.001}.get(number % 20, 5.0))
             stop.set()
             if number % 2:
                 meanwhile.join()
@@ -222,12 +255,12 @@ def _keep_spoiling(vandal: Vandal, stop: threading.Event) -> None:
         index += 5
 
 
-@pytest.mark.parametrize("kind", [files, servers], ids=["files", "servers"])
+@pytest.mark.parametrize("mix", MIXES, ids=IDS)
 def test_without_the_checks_the_same_mix_gives_wrong_bytes(
-    tmp_path: Path, kind: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, start_server: Start, mix: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transfers_module, "check", lambda *_: None)
-    with kind(tmp_path) as (store, vandal, _):
+    with mix(tmp_path, start_server) as (store, vandal, _):
         reader = Reader(store)
         for _ in range(3):
             reader.store()

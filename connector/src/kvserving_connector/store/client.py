@@ -86,9 +86,9 @@ class StoreClient(Protocol):
     """A store of immutable objects under ASCII keys. What was put under a key stays until it is evicted or deleted.
 
     To open one touches nothing; the first ``put`` makes what is missing. Until then the store is empty: nothing exists,
-    ``get`` is ABSENT, ``usage`` has no objects. One with a bound evicts what was used least recently; it need not note a
-    use within a minute of the last. It may exceed the bound by one object while it evicts, or answer FULL until there is
-    room. It can be listed, too (``ListedStore``).
+    ``get`` is ABSENT, ``usage`` has no objects. One with a bound evicts what was used least recently; a use within a
+    minute of the last need not be noted. It may exceed the bound by one object while it evicts, or answer FULL until
+    there is room. It can be listed, too (``ListedStore``).
     """
 
     def exists(self, keys: Sequence[str], deadline: float) -> list[bool | Reason]:
