@@ -6,17 +6,22 @@ file as it is, another text as a block of code. So links need no rewriting, and 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import File, Files
     from mkdocs.structure.pages import Page
 
+_LOG = logging.getLogger("mkdocs.hooks.docs_site")
+"""Below mkdocs' own, which counts warnings."""
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = "docs/README.md"
 SCRIPTS = Path(os.environ.get("KVSERVING_DOCS_SCRIPTS", ROOT / "build" / "docs"))
@@ -30,6 +35,8 @@ _SECTION = re.compile(r"^## (.+)$")
 _ROW = re.compile(r"^(?:\|| ?[-*]|\d+\.) *\[(?P<title>[^]]+)\]\((?P<target>[^)#\s]+)\)")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 _CODE = re.compile(r"^( *)(`{3,}|~{3,}).*?^\1\2 *$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+_DEFINED = re.compile(r"^ {0,3}\[(?P<name>[^]]+)\]: *\S", re.MULTILINE)
+_REFERENCE = re.compile(r"(?<!\\)\[(?P<text>[^][]+)\]\[(?P<name>[^][]*)\]")
 _HIGHLIGHTED = {".yaml": "yaml", ".py": "python", ".json": "json", ".sh": "bash", ".toml": "toml"}
 
 
@@ -73,6 +80,48 @@ def linked(root: Path, page: str) -> set[str]:
     text = _CODE.sub("", (root / page).read_text())
     paths = {_inside(root, page, link) for link in _LINK.findall(text) if "://" not in link}
     return {path for path in paths if not path.startswith("..")}
+
+
+def undefined(text: str) -> list[str]:
+    """Return the links by reference, ``[text][name]``, that a page does not define; Markdown shows them as text."""
+    text = _CODE.sub("", text)
+    defined = {_plain(found["name"]) for found in _DEFINED.finditer(text)}
+    return [found[0] for found in _REFERENCE.finditer(text) if _plain(found["name"] or found["text"]) not in defined]
+
+
+def dangling(site: Path) -> list[str]:
+    """Return a line for each link of a built page, raw HTML included, to a fragment that its target has not."""
+    pages = {file.resolve(): _Anchors(file.read_text(encoding="utf-8")) for file in sorted(site.rglob("*.html"))}
+    told = []
+    for file, page in pages.items():
+        for link in page.links:
+            path, sharp, fragment = link.partition("#")
+            target = pages.get((file.parent / unquote(path)).resolve() if path else file)
+            # A target that is no page is for LinkChecker; "#" and "#top" are the top of any.
+            if sharp and target and fragment not in ("", "top") and unquote(fragment) not in target.names:
+                told.append(f"{file.relative_to(site.resolve())}: {link} leads to no place of that name")
+    return told
+
+
+class _Anchors(HTMLParser):
+    """The names in a page that a fragment can lead to, and the page's own links."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.names |= {name for name in (found.get("id"), found.get("name") if tag == "a" else None) if name}
+        link = found.get("href") if tag == "a" else None
+        if link and "://" not in link and not link.startswith("mailto:"):
+            self.links.append(link)
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.split()).casefold()
 
 
 def _inside(root: Path, page: str, link: str) -> str:
@@ -119,6 +168,18 @@ def _file(path: str, config: MkDocsConfig) -> File:
     if b"\0" in (ROOT / path).read_bytes()[:4096]:
         return File(path, **where)
     return Source(path, **where, dest_uri=f"{path}.html", inclusion=InclusionLevel.NOT_IN_NAV)
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> None:
+    """Tell of links by reference to nothing, which fail a strict build."""
+    for link in undefined(markdown):
+        _LOG.warning("%s: %s has no definition: write [text](page.md), or define the name", page.file.src_path, link)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Tell of links to fragments that are not there, which fail a strict build."""
+    for line in dangling(Path(config.site_dir)):
+        _LOG.warning(line)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -25,7 +25,8 @@ LANGUAGES = ("console", "diff", "json", "mermaid", "promql", "python", "text", "
 """Of fenced blocks, in small letters; commands are ``console`` alone, so that no other name hides them."""
 
 _CODE = re.compile(r"`[^`]*`")
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_LINK = re.compile(r"\]\(([^)\s]+)\)|<(?:a|img)\b[^>]*?\b(?:href|src)=[\"']([^\"']+)[\"']")
+_NAME = re.compile(r"<[a-z]\w*\b[^>]*?\b(?:id|name)=[\"']([^\"']+)[\"']")
 _HEADING = re.compile(r"^#+ (.+)$")
 _FENCE = re.compile(r"^[ \t]*(?P<quoted>(?:> ?)*) *(?P<fence>`{3,}|~{3,}) *(?P<language>[^`]*?) *$")
 _COMMENT = re.compile(r"^ *<!-- *(?P<text>.*?) *--> *$")
@@ -58,13 +59,16 @@ def shown(page: Path) -> str:
 
 def links(text: str) -> list[str]:
     """Return the targets of all links, in order; what stands in code is none."""
-    return [link for section in sections(text) for link in _LINK.findall(_CODE.sub("", section.text))]
+    plain = (_CODE.sub("", section.text) for section in sections(text))
+    return [link or raw for part in plain for link, raw in _LINK.findall(part)]
 
 
 def anchors(text: str) -> set[str]:
-    """Return the anchors of all headings, as GitHub and the site make them."""
-    found = (section.heading for section in sections(text) if section.heading)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+    """Return the anchors of all headings, as GitHub and the site make them, and the names that raw HTML gives."""
+    parts = sections(text)
+    found = (section.heading for section in parts if section.heading)
+    named = {name for section in parts for name in _NAME.findall(_CODE.sub("", section.text))}
+    return named | {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 def blocks(text: str) -> list[Block]:

@@ -87,6 +87,12 @@ def test_anchors_are_those_of_github() -> None:
     assert anchors(PAGE) == {"one-a-title", "two--three"}
 
 
+def test_links_and_names_of_raw_html_count() -> None:
+    text = """# One\n\n<a id="two"></a> <a href="#three">x</a> <img alt='a' src='one.png'> `<a href="#code">`\n"""
+    assert links(text) == ["#three", "one.png"]
+    assert anchors(text) == {"one", "two"}
+
+
 def test_every_page_is_in_the_index_once() -> None:
     listed = [link for link in links((DOCS / "README.md").read_text()) if "/" not in link]
     assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scripts.docs_site import linked, navigation, published
-from tests.documents.pages import DOCS, README, ROOT, links, shown
+import pytest
+from scripts.docs_site import dangling, linked, navigation, published, undefined
+from tests.documents.pages import DOCS, OTHERS, PAGES, README, ROOT, links, shown
 
 
 def repository(folder: Path) -> Path:
@@ -46,6 +47,36 @@ def test_the_site_has_the_docs_and_all_that_pages_link_to(tmp_path: Path) -> Non
 
 def test_code_has_no_links(tmp_path: Path) -> None:
     assert linked(repository(tmp_path), "docs/first.md") == {"docs/one.png", "x.yaml"}
+
+
+@pytest.mark.parametrize(
+    ("text", "links"),
+    [
+        ("[x][undefined], [Y][], `[a][b]`, a[0]", ["[x][undefined]", "[Y][]"]),
+        ("[x][Two Words] and [y][]\n\n[two  words]: a.md\n[y]: <b.md>\n", []),
+        ("```console\nx[a][b]\n```\n\n[x][late]\n", ["[x][late]"]),
+    ],
+)
+def test_a_link_by_reference_to_nothing_is_found(text: str, links: list[str]) -> None:
+    assert undefined(text) == links
+
+
+def test_a_link_to_a_fragment_that_is_not_there_is_found_in_raw_html_too(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "index.html").write_text(
+        '<h1 id="one">1</h1><a href="#one">a</a><a href="#none">b</a><a href="docs/b.html#two">c</a>'
+        '<a href="docs/b.html#nope">d</a><a href="https://example.org/#x">e</a><a href="gone.html#x">f</a>'
+    )
+    (tmp_path / "docs" / "b.html").write_text('<a name="two"></a><a href="../index.html#one">a</a><a href="#top">b</a>')
+    assert dangling(tmp_path) == [
+        "index.html: #none leads to no place of that name",
+        "index.html: docs/b.html#nope leads to no place of that name",
+    ]
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=shown)
+def test_every_link_by_reference_is_defined(page: Path) -> None:
+    assert undefined(page.read_text()) == []
 
 
 def _paths(nav: object) -> list[str]:
