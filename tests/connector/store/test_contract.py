@@ -199,6 +199,26 @@ def test_a_store_that_takes_a_bound_evicts_and_is_never_above_it_by_more_than_an
     store.close()
 
 
+@pytest.mark.parametrize("kind", BOUNDED, ids=lambda kind: kind.example)
+def test_an_address_may_say_the_bound_and_what_is_given_beside_it_wins(
+    kind: Kind, start_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    url = f"{address_of(kind, start_server, tmp_path)}?bytes=5000000"
+    for given, limit in ((None, 5_000_000), (7_000_000, 7_000_000)):
+        store = open_store([url], given, Credentials())
+        assert store.usage(soon()).limit_bytes == limit
+        store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
+@pytest.mark.parametrize("bound", ["5Gi", "0", "-1", "", "1.5", "1&bytes=x", "\u0665", "9" * 19])
+def test_a_bound_that_is_no_number_of_bytes_is_refused_with_the_way_out(kind: Kind, bound: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"^urls: .*\?\*\*\*' has \?bytes= with what is no .*; write .*\?bytes=5000000$"
+    ):
+        open_store([f"{kind.example}?bytes={bound}"], None, Credentials())
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
 def test_an_address_with_a_password_is_refused_without_showing_it(kind: Kind) -> None:
     url = kind.example.replace("://", "://user:hunter2@", 1)

@@ -76,7 +76,7 @@ def shown(url: str) -> str:
     """``url`` for messages, quoted: ``***`` for user and password, a port that is no number, query and fragment."""
     masked = re.sub(r"^([A-Za-z0-9+.-]*://)?.*@", r"\1***@", url, flags=re.DOTALL)
     masked = re.sub(r"([?#;&]).*", r"\1***", masked, flags=re.DOTALL)
-    return repr(re.sub(r"(?<=[^:/]):(?!:?[0-9]*(/|$)|//|[^/]*\])[^/]*", ":***", masked))
+    return repr(re.sub(r"(?<=[^:/]):(?!:?[0-9]*([/?#;&]|$)|//|[^/]*\])[^/]*", ":***", masked))
 
 
 def refuse_secrets(parts: SplitResult) -> None:
