@@ -124,6 +124,13 @@ def test_files_that_do_not_fit_the_parameters_are_doubted_and_the_larger_figure_
     assert (stated.basis, stated.caution) == ("given", "")
 
 
+def test_files_that_hold_less_than_the_experts_do_not_tell_the_number_of_parameters() -> None:
+    experts = QWEN3_30B | {"model_type": "new"}
+    assert found(experts, 61_000_000_000).parameters == 30.5e9
+    with pytest.raises(InvalidSpec, match="does not tell parameters: state them: --fact parameters=…"):
+        found(experts, 4_000_000_000)
+
+
 def test_quantized_files_are_doubted_only_where_they_are_twice_as_large_or_small() -> None:
     awq = QWEN3_8B | {"quantization_config": {"quant_method": "awq"}}
     assert found(awq, 6_100_000_000).weights == 6.1e9

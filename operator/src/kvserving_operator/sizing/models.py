@@ -187,6 +187,9 @@ def _of_disk(disk: OnDisk, config: Mapping[str, Any], uri: str) -> _Known:
     total = counted.parameters(config) or _of_publisher(uri).parameters
     total = total or (disk.weights / each if disk.weights and each else None)
     idle = counted.idle_parameters(config)
+    if total and idle and idle >= total:
+        # Files that hold less than the experts are not all of them.
+        total = None
     return _Known(
         source="config.json and weight files here",
         parameters=total,
