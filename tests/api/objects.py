@@ -6,6 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+HEAD = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: qwen}\n"
+SPEC = "spec: {model: {uri: 'hf://Qwen/Qwen3-8B'}, prefill: {}, decode: {}}\n"
+"""The two halves of the same small object as text."""
+
 
 def serving(changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a small valid object with ``changes``: values by path, ``None`` removes a field."""
