@@ -33,13 +33,14 @@ Json = dict[str, Any]
 
 @dataclass
 class Pod:
-    """One pod. It is ready after ``loads`` ticks, and stops ``drains`` ticks after it was told to."""
+    """One pod. It is ready after ``loads`` ticks, and stops ``drains`` ticks after it was told to, by ``leaves_by``."""
 
     body: Json
     owner: str
     template: str
     loads: int
     drains: int = -1
+    leaves_by: str = ""
 
     @property
     def role(self) -> str:
@@ -64,10 +65,12 @@ class Pod:
 
 @dataclass
 class Stage:
-    """One object. ``broken`` names revisions whose transfer fails, ``stuck`` those whose pods never get ready."""
+    """One object. Pods that go have ``grace`` seconds. ``broken`` names revisions whose transfer fails, ``stuck`` those
+    whose pods never get ready."""
 
     loads: int = 2
     drains: int = 2
+    grace: float = 0
     spec: Json = field(default_factory=lambda: dict(SPEC))
     broken: set[str] = field(default_factory=set)
     stuck: set[str] = field(default_factory=set)
@@ -260,8 +263,8 @@ class Stage:
         changed = self.api.put(kind, {**body, "metadata": metadata, "status": status})
         self.store.put_child(KEY, child_of(changed, changed["apiVersion"], kind))
 
-    def _now(self) -> str:
-        return datetime.fromtimestamp(self.clock, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    def _now(self, later: float = 0) -> str:
+        return datetime.fromtimestamp(self.clock + later, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _start(self, owner: str, template: Json, digest: str, name: str = "") -> None:
         name = name or f"{owner}-{next(self._numbers):04}"
@@ -284,7 +287,7 @@ class Stage:
         self.tell(pod)
 
     def _stop(self, pod: Pod) -> None:
-        pod.drains = self.drains
+        pod.drains, pod.leaves_by = self.drains, self._now(self.grace)
         self.tell(pod)
 
     def _live(self) -> None:
@@ -303,7 +306,7 @@ class Stage:
     def tell(self, pod: Pod) -> None:
         metadata = {**pod.body["metadata"], "resourceVersion": str(next(self._numbers))}
         if pod.leaving:
-            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            metadata["deletionTimestamp"] = pod.leaves_by
         conditions = [{"type": "Ready", "status": "True" if pod.ready else "False"}]
         status = {"podIP": "10.0.0.1", "conditions": conditions}
         self.store.put_pod(KEY, pod_state({**pod.body, "metadata": metadata, "status": status}))

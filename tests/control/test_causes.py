@@ -52,6 +52,16 @@ def test_a_container_that_never_ran_says_what_the_runtime_says() -> None:
     assert 'StartError: exec: "python3": not found' in message
 
 
+def test_what_our_code_said_of_its_end_is_shown() -> None:
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    ended = container(3, code=1, state=state, reason="Error", message="KVServing: the model's folder /m is not there\n")
+    reason, message = cause(waiting(containerStatuses=[ended]))
+    assert reason is Reason.POD_FAILING
+    assert message.endswith("(container engine: the model's folder /m is not there)")
+    once = container(1, code=1, reason="Error", message="KVServing: /m is not there\nand \x1b[31mmore")
+    assert cause(waiting(containerStatuses=[once]))[1].endswith(r"started again: /m is not there\nand \x1b[31mmore")
+
+
 def test_what_an_engine_itself_wrote_at_its_end_is_not_shown() -> None:
     state = {"waiting": {"reason": "CrashLoopBackOff"}}
     ended = container(3, code=1, state=state, reason="Error", message="a prompt of somebody")

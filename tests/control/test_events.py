@@ -55,6 +55,19 @@ def test_what_was_asked_for_is_no_warning(kind: str, reason: str, sent: list[Eve
     assert all((event.kind.type == "Normal") == (event.kind is not EventKind.UNAVAILABLE) for event in found)
 
 
+@pytest.mark.parametrize(
+    "asked", [{"observedGeneration": 4}, {"observedGeneration": 3, "roles": {"decode": {"replicas": 2}}}]
+)
+def test_engines_that_were_asked_for_and_start_are_no_warning(asked: dict[str, Any]) -> None:
+    before = {**status(Ready="True"), "observedGeneration": 3, "roles": {"decode": {"replicas": 1}}}
+    [event] = transitions(before, {**before, **status(Ready="False/Starting"), **asked})
+    assert event.kind is EventKind.ROLLING_OUT
+    [event] = transitions(before, {**before, **status(Ready="False/PodFailing"), **asked})
+    assert event.kind is EventKind.NOT_READY, "what fails is not what was asked for"
+    [event] = transitions(before, {**before, **status(Ready="False/Starting")})
+    assert event.kind is EventKind.NOT_READY, "nobody asked: engines were lost"
+
+
 def test_a_rollout_is_told_when_it_begins_and_when_it_is_over() -> None:
     steady = {**status(), "revision": "a"}
     coming = {**status(), "revision": "a", "updatingRevision": "b"}

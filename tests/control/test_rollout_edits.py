@@ -80,6 +80,23 @@ def test_a_pod_that_was_put_aside_is_no_set(strategy: str) -> None:
     run(work)
 
 
+def test_a_pod_that_ends_in_time_is_not_named_for_deletion() -> None:
+    async def work() -> None:
+        rollout = {"strategy": "Recreate"}
+        stage = Stage(spec=spec("0.32.0", 1, 1, rollout=rollout), drains=4, grace=3600)
+        await settle(stage)
+        stage.change(spec("0.33.0", 1, 1, rollout=rollout))
+        await stage.tick()
+        await stage.tick()
+        assert any(pod.leaving for pod in stage.pods)
+        told = stage.condition("Ready")[2]
+        assert "finish their requests" in told
+        assert "--force" not in told
+        await settle(stage)
+
+    run(work)
+
+
 def test_a_pod_that_never_ends_is_named_with_the_way_out() -> None:
     async def work() -> None:
         rollout = {"strategy": "Recreate"}

@@ -55,5 +55,5 @@ def test_an_engine_is_its_leader_and_waits_for_room_when_one_of_its_pods_does() 
         pod("d-1", "decode", REVISION, ready=False),
         pod("d-1-1", "decode-worker", REVISION, ready=False, conditions=[nowhere]),
     )
-    (found,) = observe(view(stored(uid="u1"), {child.identity: child}, *pods), (), {}).sets
+    (found,) = observe(view(stored(uid="u1"), {child.identity: child}, *pods), (), {}, 0.0).sets
     assert found.decode == Pods(wanted=2, existing=2, ready=1, pending=1)

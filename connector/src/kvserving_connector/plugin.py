@@ -7,6 +7,10 @@ vLLM runs plugins in the API server, the engine core and every worker, and may r
 
 from __future__ import annotations
 
+import sys
+
+from kvserving_connector import last_words, model_path
+from kvserving_connector.compat import Unsupported
 from kvserving_connector.settings import logger
 from kvserving_connector.stopping import end_at_sigterm
 
@@ -22,11 +26,15 @@ CONNECTORS: dict[str, str] = {
 def register() -> None:
     """Register every connector class whose name vLLM does not know, and heed SIGTERM. Idempotent; imports no connector.
 
-    Raises Unsupported for an engine that was asked to run under kvcached and would run without it.
+    Raises Unsupported for an engine that was asked to run under kvcached and would run without it, and SystemExit with
+    a sentence for one whose model is a path at which there is none.
 
     Does nothing but log when this vLLM has no connector registry, so that other engines in the same environment start.
     """
     end_at_sigterm()
+    if lacking := model_path.missing(sys.argv):
+        last_words.leave(lacking)
+        raise SystemExit(f"{last_words.MARK}{lacking}")
     try:
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     except ImportError as error:
@@ -34,7 +42,11 @@ def register() -> None:
         return
     from kvserving_connector.vllm import kvcached
 
-    kvcached.require_in_effect()
+    try:
+        kvcached.require_in_effect()
+    except Unsupported as error:
+        last_words.leave(str(error))
+        raise
     for name, module in CONNECTORS.items():
         if name not in KVConnectorFactory._registry:
             KVConnectorFactory.register_connector(name, module, name)

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from kvserving_connector import last_words
+
 # What vLLM reads of a repository, else: https://github.com/vllm-project/vllm/blob/v0.32.0/vllm/config/load.py
 UNREAD = ("original/*", "*.gguf", "*.h5", "*.msgpack", "*.onnx", "*.onnx_data", "*.tflite", "*.ot")
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
@@ -63,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _refused(sentence: str) -> int:
     sys.stderr.write(f"{sentence}\n")
+    last_words.leave(sentence)
     return 1
 
 

@@ -52,6 +52,9 @@ def standing(body: Body) -> Standing:
     told = str(rollout.get("message") or ready.get("message") or "the operator has told nothing yet")
     if rollout.get("phase") == Phase.PAUSED:
         told = f"paused: {told}"
+    degraded = conditions.get("Degraded") or {}
+    if degraded.get("status") == "True" and (why := str(degraded.get("message") or "")) not in told:
+        told = f"{told}; {why}"
     return Standing("waiting", told, sets)
 
 

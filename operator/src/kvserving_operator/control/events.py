@@ -33,7 +33,11 @@ class EventKind(Enum):
     RECOVERED = ("Recovered", "Normal", "Nothing needs attention any more.")
     AVAILABLE = ("Available", "Normal", "Requests can be served.")
     UNAVAILABLE = ("Unavailable", "Warning", "Requests can no longer be served.")
-    ROLLING_OUT = ("RollingOut", "Normal", "The object was ready; a change of its spec is on its way.")
+    ROLLING_OUT = (
+        "RollingOut",
+        "Normal",
+        "The object was ready; a change of its spec or of its number of engines is on its way.",
+    )
     SUSPENDED = ("Suspended", "Normal", "The object was ready; `spec.suspend` stops its pods.")
     ROLLOUT_STARTED = ("RolloutStarted", "Normal", "A new revision comes up.")
     ROLLOUT_FINISHED = ("RolloutFinished", "Normal", "The new revision serves; the former one leaves.")
@@ -77,6 +81,10 @@ _ASKED_FOR: Mapping[tuple[EventKind, str], EventKind | None] = {
     (EventKind.NOT_READY, Reason.SUSPENDED.value): EventKind.SUSPENDED,
     (EventKind.UNAVAILABLE, Reason.SUSPENDED.value): None,
 }
+# Waited for by whoever changed the spec or asked for more engines.
+_UNDER_WAY = frozenset(
+    reason.value for reason in (Reason.STARTING, Reason.LOADING_MODEL, Reason.VERIFYING, Reason.ROLLING_OUT)
+)
 _REASON_MATTERS = frozenset((EventKind.INVALID_SPEC, EventKind.TRANSFER_FAILED, EventKind.DEGRADED))
 
 
@@ -91,6 +99,7 @@ class Event:
 def transitions(last: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[Event, ...]:
     """Return the events for the way from status ``last`` to status ``document``; none where nothing changed."""
     before = _by_type(last.get("conditions") or ())
+    asked = _asked(last) != _asked(document)
     found = []
     for name, condition in _by_type(document.get("conditions") or ()).items():
         kind = _TRANSITIONS.get((name, condition["status"]))
@@ -101,9 +110,17 @@ def transitions(last: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[E
         if kind in _NEED_OPPOSITE and was.get("status") not in _opposite(condition["status"]):
             continue
         sent = _ASKED_FOR.get((kind, condition["reason"]), kind)
+        if kind is EventKind.NOT_READY and asked and condition["reason"] in _UNDER_WAY:
+            sent = EventKind.ROLLING_OUT
         if sent is not None and (moved or (kind in _REASON_MATTERS and was.get("reason") != condition["reason"])):
             found.append(Event(sent, f"{condition['reason']}: {condition['message']}"[:_LONGEST]))
     return (*found, *_of_rollout(last, document))
+
+
+def _asked(status: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What is asked for, as a status tells it: the spec's generation, and engines by role."""
+    roles = status.get("roles") or {}
+    return status.get("observedGeneration"), {role: told.get("replicas") for role, told in roles.items()}
 
 
 def _of_rollout(last: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Event]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
+from ..api.faults import printable
 from ..plan import labels
 from .owners import controller_of
 
@@ -22,6 +24,8 @@ _FAILING = frozenset(
 )
 NEVER_RAN = ("StartError", "ContainerCannotRun")
 """Ends whose message is the container runtime's own: there is no log that could say why."""
+LAST_WORDS = "KVServing: "
+_LONGEST = 300
 _STARTS = 2
 
 
@@ -50,6 +54,8 @@ class PodState:
     """Name of its controller: a ReplicaSet or StatefulSet. A pod whose labels were edited loses it."""
     restarts: int = 0
     """How often its containers were started again, in sum: each time another process took the pod's address."""
+    leaves_by: float = 0.0
+    """When the grace of its deletion is over, in Unix seconds; 0 where it is not being deleted."""
     last_end: str = ""
     """How a container ended that is started again now, in words; empty where none is."""
 
@@ -91,6 +97,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         traffic=marks.get(labels.TRAFFIC) == labels.ON,
         owner=owner.name if (owner := controller_of(metadata)) is not None else "",
         restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
+        leaves_by=_seconds(metadata.get("deletionTimestamp")),
         last_end=_last_end(status),
     )
 
@@ -104,6 +111,15 @@ def ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def last_words(ended: Mapping[str, Any]) -> str:
+    """What our code in a container said of its end, as ``kvserving_connector.last_words`` writes it; else empty.
+
+    Anything else that a container leaves there may be a piece of its log.
+    """
+    message = str(ended.get("message") or "")
+    return printable(message.removeprefix(LAST_WORDS).strip())[:_LONGEST] if message.startswith(LAST_WORDS) else ""
+
+
 def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
     """Why a container does not run, and what is known of its last end.
 
@@ -115,7 +131,9 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
         again = (container.get("restartCount") or 0) >= _STARTS and not container.get("ready") and last.get("exitCode")
         if reason in _FAILING or again:
             said = f"container {container.get('name', '?')}"
-            if last.get("reason") in NEVER_RAN and last.get("message"):
+            if words := last_words(last):
+                said = f"{said}: {words}"
+            elif last.get("reason") in NEVER_RAN and last.get("message"):
                 said = f"{said}: {last['reason']}: {last['message']}"
             elif last.get("exitCode") is not None:
                 said = f"{said}: exit code {last['exitCode']}"
@@ -128,8 +146,13 @@ def _last_end(status: Mapping[str, Any]) -> str:
         last = ended(container)
         if not container.get("ready") and last.get("exitCode") is not None:
             named = f"container {container.get('name', '?')} ended with exit code {last['exitCode']}"
-            return f"{named} and is started again"
+            words = last_words(last)
+            return f"{named} and is started again{f': {words}' if words else ''}"
     return ""
+
+
+def _seconds(written: str | None) -> float:
+    return datetime.fromisoformat(written).timestamp() if written else 0.0
 
 
 def _http_port(body: Mapping[str, Any]) -> int:

@@ -161,7 +161,7 @@ class Rollouts:
             memory = self._memories[uid] = _recall(view, moment, self._watched_until())
         memory.clock.look(moment)
         behind = sets.traffic(view, routed=wanted.router is not None, told=_told(view.serving.status))
-        observed = sets.observe(view, behind, proofs)
+        observed = sets.observe(view, behind, proofs, moment)
         if not behind and set(sets.revisions(view)) <= {plan.revision}:
             # A first set has nobody to take the traffic from, and its routers need not be made twice.
             observed = replace(observed, traffic=(plan.revision,))

@@ -20,6 +20,8 @@ class Proof:
     message: str = ""
 
 
+# What a kubelet takes to end a pod whose grace is over, and what two clocks may differ by.
+_KILL_SECONDS = 30.0
 UNPROVED = Proof(Verification.UNKNOWN)
 
 
@@ -66,25 +68,28 @@ def traffic(view: View, *, routed: bool, told: Sequence[str]) -> tuple[str, ...]
     return tuple(revision for revision in known if _behind(workloads(view, revision).get("router")))
 
 
-def observe(view: View, behind: Sequence[str], proofs: Mapping[str, Proof]) -> Observation:
-    """The sets with their pods, proofs and traffic. What only the caller remembers is left at its defaults."""
+def observe(view: View, behind: Sequence[str], proofs: Mapping[str, Proof], now: float) -> Observation:
+    """The sets with their pods, proofs and traffic at ``now``, in Unix seconds.
+
+    What only the caller remembers is left at its defaults.
+    """
     return Observation(
         sets=tuple(
-            _set(view, revision, number, revision in behind, proofs.get(revision, UNPROVED))
+            _set(view, revision, number, revision in behind, proofs.get(revision, UNPROVED), now)
             for number, revision in enumerate(revisions(view), start=1)
         ),
         traffic=tuple(behind),
     )
 
 
-def _set(view: View, revision: str, number: int, behind: bool, proof: Proof) -> RevisionSet:
+def _set(view: View, revision: str, number: int, behind: bool, proof: Proof, now: float) -> RevisionSet:
     owned = workloads(view, revision)
     pods = [pod for pod in members(view) if pod.revision == revision and not pod.ended]
 
     def of(role: SetRole) -> Pods | None:
         mine = [pod for pod in pods if pod.role == role]
         workers = [pod for pod in pods if pod.role == labels.worker(role)]
-        return _pods(owned.get(role), mine, workers, behind) if mine or role in owned else None
+        return _pods(owned.get(role), mine, workers, behind, now) if mine or role in owned else None
 
     return RevisionSet(
         revision,
@@ -97,7 +102,7 @@ def _set(view: View, revision: str, number: int, behind: bool, proof: Proof) -> 
     )
 
 
-def _pods(child: Child | None, pods: Sequence[PodState], workers: Sequence[PodState], behind: bool) -> Pods:
+def _pods(child: Child | None, pods: Sequence[PodState], workers: Sequence[PodState], behind: bool, now: float) -> Pods:
     """The pods that take requests, each of which stands for an engine; ``workers`` are further pods of theirs."""
     unplaced = {leader_of(pod) for pod in workers if pod.unschedulable}
 
@@ -111,7 +116,7 @@ def _pods(child: Child | None, pods: Sequence[PodState], workers: Sequence[PodSt
         existing=len(pods),
         ready=sum(map(ready, pods)),
         draining=sum(pod.deleting for pod in pods),
-        leaving=next((pod.name for pod in pods if pod.deleting), ""),
+        overdue=next((pod.name for pod in pods if pod.deleting and pod.leaves_by + _KILL_SECONDS < now), ""),
         pending=sum((bool(pod.unschedulable) or pod.name in unplaced) and not pod.deleting for pod in pods),
     )
 

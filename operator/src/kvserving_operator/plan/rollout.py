@@ -184,8 +184,10 @@ def _wait(at: Board, complete: bool, bounded: bool) -> Decision:
     leaving = [s.revision for s in at.others if any((s.pods(r) or NONE).draining for r in ROLES)]
     if leaving:
         message = f"pods of revision {leaving[0]} finish their requests"
-        if name := next((p.leaving for r in ROLES if (p := at.pods(leaving[0], r)).draining and p.leaving), ""):
-            message += f", {name} among them; on a node that is lost it never ends: kubectl delete pod {name} --force"
+        if name := next((p.overdue for r in ROLES if (p := at.pods(leaving[0], r)).overdue), ""):
+            message += (
+                f", {name} for longer than it may; on a lost node it never ends: kubectl delete pod {name} --force"
+            )
         return Wait("drained", Reason.ROLLING_OUT, message, bounded)
     if (short := moves.short_of_devices(at)) is not None:
         return short

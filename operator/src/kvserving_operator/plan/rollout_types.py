@@ -28,8 +28,8 @@ class Pods:
 
     ``wanted`` is what the workload was told. ``existing`` holds ``draining``: pods that were told to
     stop and still hold their devices. ``ready`` are those that take requests, so none of them drains.
-    ``pending`` are those that the scheduler found no node for. ``devices`` is what each holds. ``leaving`` is
-    the name of one that drains.
+    ``pending`` are those that the scheduler found no node for. ``devices`` is what each holds. ``overdue`` is
+    the name of one that drains for longer than its grace.
     """
 
     wanted: int = 0
@@ -38,7 +38,7 @@ class Pods:
     draining: int = 0
     pending: int = 0
     devices: int = 0
-    leaving: str = ""
+    overdue: str = ""
 
 
 @dataclass(frozen=True, slots=True)
