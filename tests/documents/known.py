@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import click
 from benchmarks.__main__ import BENCHMARKS
 from benchmarks.__main__ import PAGES as MADE
+from tests.documents.names import is_value
 from tests.documents.pages import ROOT
 
 from kvserving_operator import generated
@@ -47,6 +49,12 @@ def faults(words: Sequence[str], *, whole: bool = True) -> Iterator[str]:
         yield from _unknown(kvserving, arguments, "kvserving", whole=whole)
     elif program == "kubectl" and arguments[:1] == ["kvserving"]:
         yield from _unknown(plugin, arguments[1:], "kubectl kvserving", whole=whole)
+    elif program == "kubectl-kvserving":
+        yield from _unknown(plugin, arguments, "kubectl kvserving", whole=whole)
+    elif program == "helm":
+        given = [part for word, after in pairwise([*arguments, ""]) if word == "--set" for part in after.split(",")]
+        keys = [part.partition("=")[0] for part in given]
+        yield from (f"the chart has no value {key}" for key in keys if not is_value(key.split(".")))
     elif program == "make":
         wanted = {word for word in arguments if not word.startswith("-") and "=" not in word}
         yield from (f"make has no target {word}" for word in sorted(wanted - targets()) if not _stands_for(word))

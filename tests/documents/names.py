@@ -109,6 +109,24 @@ def _tokens() -> frozenset[str]:
     return frozenset(re.findall(r"--[A-Za-z][\w-]*|kvserving\.dev/[a-z][\w.-]*|[A-Za-z_]\w*", sources()))
 
 
+@cache
+def _values() -> Mapping[str, Any]:
+    read: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+    return read
+
+
+def is_value(parts: list[str]) -> bool:
+    """Whether the chart has a value at a path; below an empty map of it all are."""
+    found: Any = _values()
+    for part in parts:
+        if found == {}:
+            return True
+        if not isinstance(found, dict) or part not in found:
+            return False
+        found = found[part]
+    return True
+
+
 def _metric(name: str) -> bool:
     if name.endswith("*"):
         return any(one.startswith(name[:-1]) for one in metrics())
@@ -146,12 +164,6 @@ def _schemas() -> tuple[Mapping[str, Any], ...]:
     return tuple(one["spec"]["versions"][0]["schema"]["openAPIV3Schema"] for one in found)
 
 
-@cache
-def _values() -> Mapping[str, Any]:
-    read: Mapping[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
-    return read
-
-
 def _field(parts: list[str]) -> bool:
     # As in prose about either role.
     plain = ["prefill" if part == "ROLE" else part for part in parts]
@@ -162,10 +174,7 @@ def _short(parts: list[str]) -> bool:
     """Whether a path that begins as one of ``spec`` or of a role does leads to a field, or to a value of the chart."""
     spec = schema.object_schema()["properties"]["spec"]
     begun = [node for node in (spec, spec["properties"]["prefill"]) if parts[0] in node["properties"]]
-    found: Any = _values()
-    for part in parts:
-        found = found.get(part) if isinstance(found, dict) else None
-    known = not begun or found is not None or parts[-1] in _FILES or ".".join(parts) in FOREIGN
+    known = not begun or is_value(parts) or parts[-1] in _FILES or ".".join(parts) in FOREIGN
     return known or any(_resolves(parts, node) for node in begun)
 
 

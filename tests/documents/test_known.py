@@ -51,6 +51,8 @@ def test_a_command_that_is_right_has_no_fault(command: str) -> None:
         ("kvserving validate", "needs FILE"),
         ("kvserving doctor --only finding", "'finding' is not one of"),
         ("kubectl kvserving up FILE", "kubectl kvserving has no command 'up'"),
+        (".venv/bin/kubectl-kvserving up FILE", "kubectl kvserving has no command 'up'"),
+        ("helm install a charts/kvserving-operator --set imagine.tag=1", "the chart has no value imagine.tag"),
         ("make dmeo", "make has no target dmeo"),
         ("true && make test lint", "make has no target lint"),
         ("python -m e2e.clutser up", "there is no module e2e.clutser to run"),
