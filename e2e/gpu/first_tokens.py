@@ -118,9 +118,7 @@ class Lane:
             limit = seconds + GRACE_SECONDS
             status = run_engine([*words, "--", *self.more], environment(device), log, limit, self._running)
             told = [json.loads(line) for line in found.read_text().splitlines()]
-            fault = (
-                "" if status == 0 else f"the engine {status}:\n{log.read_text(errors='replace')[-_FAULT_CHARACTERS:]}"
-            )
+            fault = "" if status == 0 else f"the engine {status}: {ended(log)}"
         for one in told:
             self._add(one.pop("part"), task.side, one.pop("outcome"), time.monotonic() - one.pop("took"), **one)
         for part in task.parts[len(told) :]:
@@ -159,6 +157,12 @@ def run_engine(
         finally:
             kill(process)
             running.discard(process)
+
+
+def ended(log: Path) -> str:
+    """Return the last line of a log, and below it the end of the log."""
+    text = log.read_text(errors="replace").strip()
+    return f"{text.rpartition(chr(10))[2]}\n{text[-_FAULT_CHARACTERS:]}"
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

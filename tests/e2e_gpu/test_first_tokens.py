@@ -233,7 +233,7 @@ def test_what_an_engine_found_before_it_failed_is_kept(tmp_path: Path, monkeypat
     def engine(words: Sequence[str], variables: object, log: Path, seconds: float, running: object) -> str:
         found = next(word for word in words if word.startswith("--found=")).partition("=")[2]
         Path(found).write_text(json.dumps({"part": "tiers", "outcome": "measured", "took": 1.0, "rounds": {}}) + "\n")
-        log.write_text("no memory")
+        log.write_text("starts\nno memory\n")
         return "ended with status 1"
 
     monkeypatch.setattr(first_tokens, "run_engine", engine)
@@ -241,7 +241,7 @@ def test_what_an_engine_found_before_it_failed_is_kept(tmp_path: Path, monkeypat
     found.run([Task("worker", ("tiers", "flood"))])
     told = read(found.records.file)
     assert [(one["step"], one["outcome"]) for one in told] == [("ttft-tiers", "measured"), ("ttft-flood", "failed")]
-    assert told[1]["fault"] == "the engine ended with status 1:\nno memory"
+    assert told[1]["fault"] == "the engine ended with status 1: no memory\nstarts\nno memory"
 
 
 def test_an_engine_that_there_is_no_time_for_is_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
