@@ -81,8 +81,10 @@ def test_counters_are_judged_as_in_a_cluster_and_by_the_roles_that_run() -> None
 
 
 class _Answers(BaseHTTPRequestHandler):
+    version = '{"version": "0.32.0"}'
+
     def do_GET(self) -> None:
-        found = {"/metrics": METRICS, "/version": '{"version": "0.32.0"}'}.get(self.path)
+        found = {"/metrics": METRICS, "/version": self.version}.get(self.path)
         self.send_response(200 if found else 404)
         self.end_headers()
         self.wfile.write((found or "").encode())
@@ -138,3 +140,27 @@ def test_the_command_takes_the_name_of_a_service_that_runs_here(
         "is no cluster to ask: neither --kubeconfig nor KUBECONFIG is set, and ~/.kube/config does not exist. Name a "
         "kubeconfig, or a file of an object"
     ) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("answer", ["[]", "3", '{"version": 3}'])
+def test_what_answers_otherwise_than_it_should_is_told_and_is_no_failure(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], answer: str
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(_Answers, "version", answer)
+    pods = (
+        PodState("svc-prefill-0", "prefill", "127.0.0.1", 1, phase="Starting"),
+        PodState("svc-decode-0", "decode", "127.0.0.1", port, ready=True, phase="Ready"),
+    )
+    me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+    gone = str(tmp_path / "gone" / "python")
+    directory = ServiceDir("svc")
+    directory.create()
+    directory.write(State("svc", "r", "Ready", {"url": None}, gone, "tiny", pods, me, updated=4e9))
+    assert cli.run(["doctor", "svc", "-o", "json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["service"]["engine"]["version"] is None
+    found = {finding["check"]: finding for finding in said["findings"]}
+    assert "decode-recomputes" in found, "the counters are read all the same"
+    assert found["not-looked-at"]["where"] == "the engines' Python"
+    assert f"{gone} does not run as Python" in found["not-looked-at"]["what"]

@@ -7,6 +7,7 @@ import json
 
 import aiohttp
 
+from ..local.errors import EnvironmentFault
 from ..local.launchers import inspect
 from ..local.state import PodState, State
 from ..verify.legs import connection_failure
@@ -17,7 +18,7 @@ _ENGINES = ("prefill", "decode")
 
 
 async def of_service(state: State) -> ServiceFacts:
-    """One service; an engine that does not answer is noted."""
+    """One service; what does not answer is noted: an engine, or the Python of the engines."""
     missed: list[Unread] = []
     engines: dict[str, Engine] = {}
     timeout = aiohttp.ClientTimeout(total=_SECONDS)
@@ -29,22 +30,28 @@ async def of_service(state: State) -> ServiceFacts:
                 async with session.get(f"{url}/metrics") as answer:
                     series = Series.parse(await answer.text())
                 async with session.get(f"{url}/version") as answer:
-                    version = json.loads(await answer.text()).get("version") if answer.status == 200 else None
-            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+                    said = json.loads(await answer.text()) if answer.status == 200 else None
+            except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
                 reason = f"the counters cannot be read: {connection_failure(error)}"
                 missed.append(Unread(pod.name, reason, f"`kvserving status {state.name}` shows whether it runs"))
                 return
-            engines[pod.name] = Engine(version, series)
+            version = said.get("version") if isinstance(said, dict) else None
+            engines[pod.name] = Engine(version if isinstance(version, str) else None, series)
 
         await asyncio.gather(*(ask(pod) for pod in state.pods if pod.role in _ENGINES and pod.ready))
     verification = state.verification
-    installed = await asyncio.to_thread(inspect, state.engine_python)
+    try:
+        installed = (await asyncio.to_thread(inspect, state.engine_python)).vllm
+    except EnvironmentFault as fault:
+        installed = None
+        fix = f"`kvserving down {state.name}`, and bring it up with an engines' Python that is there"
+        missed.append(Unread("the engines' Python", str(fault), fix))
     return ServiceFacts(
         name=state.name,
         phase=state.phase,
         message=state.message,
         revision=state.revision,
-        version=installed.vllm,
+        version=installed,
         pods=tuple(
             Process(pod.name, pod.role, pod.phase, pod.ready, pod.restarts, pod.last_exit or "") for pod in state.pods
         ),
