@@ -17,9 +17,13 @@ class Marked(NamedTuple):
 
 
 def of_page(page: Path) -> list[Marked]:
-    """Return the command blocks of a page, in order. Raises ``ValueError`` with page and line for a bad mark."""
+    """Return a page's command blocks, in order. Raises ``ValueError`` with page and line for a bad mark or fence."""
+    try:
+        opened = blocks(page.read_text())
+    except ValueError as error:
+        raise ValueError(f"{shown(page)}, {error}") from None
     found = []
-    for block in blocks(page.read_text()):
+    for block in opened:
         if block.language in COMMANDS:
             try:
                 found.append(Marked(block, parse(block.mark)))
