@@ -145,6 +145,18 @@ def test_what_a_cluster_lacks_is_told(check: str, changes: dict[str, Any], sever
     assert told[check].fix
 
 
+def test_the_version_of_an_operator_is_that_of_its_image_where_the_tag_tells_it() -> None:
+    body = operator()
+    (container,) = body["spec"]["template"]["spec"]["containers"]
+    container["image"] = "mirror.example:5000/kvserving/operator:9.9.9"
+    assert "it is of version 9.9.9" in of_cluster(operators=(body,))["operator-version"].what
+    container["image"] = f"kvserving/operator:{__version__}"
+    body["metadata"]["labels"]["app.kubernetes.io/version"] = "0.0.9"
+    assert of_cluster(operators=(body,)) == {}
+    container["image"] = "kvserving/operator@sha256:0"
+    assert "0.0.9" in of_cluster(operators=(body,))["operator-version"].what
+
+
 def test_operators_of_single_namespaces_are_no_rivals() -> None:
     one, other = operator("a", __version__, 1, "--namespace=x"), operator("b", __version__, 1, "--namespace=y")
     assert of_cluster(operators=(one, other)) == {}

@@ -305,6 +305,11 @@ def test_a_known_mistake_is_told_by_name_place_and_fix(check: str) -> None:
     assert finding.fix
 
 
+def test_an_engine_that_ended_without_an_error_was_restarted_too() -> None:
+    told = found(status("decode", **ENDED | {"lastState": {"terminated": {"exitCode": 0}}}))
+    assert "ended with exit code 0, restarted 4 times" in told["restarted"].what
+
+
 def test_a_foreign_change_names_who_else_sets_fields() -> None:
     def edit(child: Any) -> None:
         env(child, "UCX_TLS", "tcp")

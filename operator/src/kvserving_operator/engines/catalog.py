@@ -166,7 +166,7 @@ def resolve(
         kept = observed_image or stock_image(running, device, kvcached=kvcached)
         return EngineBuild(running, kept, device)
     if version is None and image is not None:
-        tagged = _tag_version(image)
+        tagged = tag_version(image)
         return EngineBuild(tagged or text(newest), image, device, assumed=tagged is None)
     chosen = version or text(newest)
     return EngineBuild(chosen, image or stock_image(chosen, device, kvcached=kvcached), device)
@@ -179,7 +179,7 @@ def held_version(image: str) -> str | None:
     """
     name = image.split("@", 1)[0].rsplit("/", 1)[-1].partition(":")[0]
     stock = {known.rsplit("/", 1)[-1] for known in (GPU_IMAGE, CPU_IMAGE, KVCACHED_IMAGE)}
-    return _tag_version(image) if name in stock else None
+    return tag_version(image) if name in stock else None
 
 
 def _release(version: str | None) -> str | None:
@@ -192,7 +192,8 @@ def _keeps(version: str, kvcached: bool) -> bool:
     return not kvcached or EngineBuild(version, "", "gpu").kvcached_supported
 
 
-def _tag_version(image: str) -> str | None:
+def tag_version(image: str) -> str | None:
+    """The release that an image's tag names, such as ``0.33.0`` of ``v0.33.0-cu130``; None where it names none."""
     name = image.split("@", 1)[0]
     tag = name.rsplit("/", 1)[-1].partition(":")[2].removeprefix("v").split("-", 1)[0]
     parts = tag.split(".")

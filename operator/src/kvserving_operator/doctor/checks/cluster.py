@@ -9,6 +9,7 @@ from typing import Any
 from ... import __version__
 from ...api.v1alpha1 import API_VERSION, KIND
 from ...control.permissions import CHILDREN, ROLE
+from ...engines.catalog import tag_version
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
 from . import nodes, schema
@@ -120,7 +121,7 @@ def _operators(facts: ClusterFacts) -> Iterator[Finding]:
                 why="what runs goes on; changes, repairs and proofs wait",
                 fix="`kubectl logs` of its pods: the last lines name a missing permission, CRD or Lease",
             )
-        version = (body["metadata"].get("labels") or {}).get("app.kubernetes.io/version")
+        version = _runs(body)
         if version and version != __version__:
             yield warning(
                 "operator-version",
@@ -238,6 +239,14 @@ def _storage(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _deployment(body: Body) -> str:
     return f"Deployment {body['metadata']['namespace']}/{body['metadata']['name']}"
+
+
+def _runs(body: Body) -> str | None:
+    """The version that a Deployment runs: its image's, as whoever sets another image leaves the label; else that."""
+    pod: dict[str, Any] = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
+    tags = (tag_version(str(container.get("image") or "")) for container in pod.get("containers") or ())
+    label: str | None = (body["metadata"].get("labels") or {}).get("app.kubernetes.io/version")
+    return next(filter(None, tags), label)
 
 
 def _arguments(body: Body, flag: str) -> list[str]:

@@ -82,7 +82,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
         last = ended(container)
         if last.get("reason") == _OUT_OF_MEMORY:
             yield _out_of_memory(facts, pod, str(container.get("name")))
-        elif (code := int(last.get("exitCode") or 0)) and not state.failing:
+        elif (code := last.get("exitCode")) is not None and not state.failing:
             yield warning(
                 "restarted",
                 f"pod {state.name}",
