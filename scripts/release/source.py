@@ -143,7 +143,7 @@ def _unclean(root: Path) -> list[str]:
         return []
     names = ", ".join(line[3:] for line in changed[:5])
     more = f" and {len(changed) - 5} more" if len(changed) > 5 else ""
-    return [f"the tree differs from its commit ({names}{more}): commit or remove that; `git status` lists it"]
+    return [f"the tree differs from its commit ({names}{more}): commit or remove that; `git status -uall` lists it"]
 
 
 def _untold(root: Path, version: str) -> list[str]:

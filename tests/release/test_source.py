@@ -100,7 +100,7 @@ def test_places_that_disagree_are_refused_before_all_else(root: Path) -> None:
 def test_what_the_settings_of_a_checkout_hide_is_refused_all_the_same(root: Path) -> None:
     git(root, "config", "status.showUntrackedFiles", "no")
     (root / "docs/new").touch()
-    assert "the tree differs from its commit (docs/new)" in refusal(root)
+    assert "(docs/new): commit or remove that; `git status -uall` lists it" in refusal(root)
 
 
 def test_what_git_is_told_to_take_for_unchanged_is_not_looked_at(root: Path) -> None:
