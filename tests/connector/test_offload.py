@@ -280,7 +280,8 @@ def test_the_plugin_registers_the_class_under_its_name() -> None:
     assert KVConnectorFactory.get_connector_class_by_name("TieredOffloadConnector") is TieredOffloadConnector
 
 
-def test_counters_of_the_store_are_exported_twice_in_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [True, False], ids=["spec named", "spec left to the tiers"])
+def test_counters_of_the_store_are_exported_twice_in_one_process(tmp_path: Path, named: bool) -> None:
     from prometheus_client import REGISTRY, Counter, Gauge, Histogram, generate_latest
     from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
     from vllm.v1.metrics.prometheus import unregister_vllm_metrics
@@ -291,10 +292,13 @@ def test_counters_of_the_store_are_exported_twice_in_one_process(tmp_path: Path)
         "module_path": "kvserving_connector.vllm.tier",
         "urls": [f"file://{tmp_path}"],
     }
+    settings = with_l2(tier)
+    if not named:
+        del settings["spec_name"]
     for _ in range(2):
         unregister_vllm_metrics()
         metrics = TieredOffloadConnector.build_prom_metrics(
-            configuration(with_l2(tier)), kinds, ["model_name", "engine"], {0: ["m", "0"]}
+            configuration(settings), kinds, ["model_name", "engine"], {0: ["m", "0"]}
         )
     stats = OffloadingConnectorStats()
     stats.increase_counter("kvserving:store_misses", 3, ("absent",))

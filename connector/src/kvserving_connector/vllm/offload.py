@@ -160,7 +160,10 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         cls, vllm_config: Any, metric_types: Any, labelnames: list[str], per_engine_labelvalues: dict[int, list[object]]
     ) -> Any:
         """Return the Prometheus side of the statistics."""
-        return LoadPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        settings = TierSettings.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        # vLLM reads there which spec it is, and so which series there are.
+        config = _with_extra(vllm_config, settings.engine_config())
+        return LoadPromMetrics(config, metric_types, labelnames, per_engine_labelvalues)
 
     # Between vLLM and the ledger
 
@@ -210,19 +213,25 @@ def _translated(vllm_config: Any, settings: TierSettings) -> Any:
         from kvserving_connector.vllm import host_worker
 
         host_module, host_specs = host_worker.MODULE, host_worker.SPECS
-    translated = copy.copy(vllm_config)
-    translated.kv_transfer_config = copy.copy(vllm_config.kv_transfer_config)
     extra = settings.engine_config(host_module, host_specs)
     if tiers := extra.get("secondary_tiers"):
         identity = store_identity(vllm_config)
         extra["secondary_tiers"] = [
             {"identity": identity, **tier} if tier.get("type") == STORE_TIER else tier for tier in tiers
         ]
-    translated.kv_transfer_config.kv_connector_extra_config = extra
+    translated = _with_extra(vllm_config, extra)
     pod, engine_id = os.environ.get("POD_NAME", ""), translated.kv_transfer_config.engine_id
     regions.remove_stale(engine_id, pod)
     translated.kv_transfer_config.engine_id = regions.named(engine_id, pod)
     return translated
+
+
+def _with_extra(vllm_config: Any, extra: dict[str, Any]) -> Any:
+    """Return a copy of ``vllm_config`` whose connector has other settings."""
+    changed = copy.copy(vllm_config)
+    changed.kv_transfer_config = copy.copy(vllm_config.kv_transfer_config)
+    changed.kv_transfer_config.kv_connector_extra_config = extra
+    return changed
 
 
 def _require_room(settings: TierSettings, vllm_config: Any, kv_cache_config: Any) -> None:
