@@ -19,7 +19,7 @@ from pathlib import Path
 
 from e2e.cluster import build, oci
 from e2e.cluster.packages import program
-from e2e.controlplane.build import Say
+from e2e.controlplane.build import Say, telling
 from scripts.release import versions
 
 from kvserving_operator import __version__
@@ -83,8 +83,14 @@ class Builder:
 
     def archive(self, image: Image) -> Path:
         """Return the image as an OCI archive, built from what its Dockerfile and its context are now."""
-        self._base()
         started = time.monotonic()
+        with telling(self._say, f"cluster: {image.name}"):
+            archive = self._archive(image)
+        self._say(f"cluster: {image.name} in {time.monotonic() - started:.0f} s")
+        return archive
+
+    def _archive(self, image: Image) -> Path:
+        self._base()
         self._bud(image, ROOT, "--pull-never", "--layers", f"--tag={image.name}")
         number = self._buildah("images", "--quiet", "--no-trunc", image.name).split()[0].partition(":")[2]
         short = image.name.rpartition("/")[2].replace(":", "-")
@@ -96,7 +102,6 @@ class Builder:
             fresh = archive.with_suffix(".writing")
             self._buildah("push", "--quiet", image.name, f"oci-archive:{fresh}:{image.name}")
             fresh.rename(archive)
-        self._say(f"cluster: {image.name} in {time.monotonic() - started:.0f} s")
         return archive
 
     def rebuild(self, image: Image, context: Path, epoch: int, archive: Path) -> None:

@@ -20,6 +20,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ KUBECTL = {"kubectl": "k8s.io/kubernetes/cmd/kubectl"}
 _KUBECTL_SUMS = MODULE / "kubectl.sum"
 _COMPONENT_VERSION = "k8s.io/component-base/version"
 _TAIL = 30
+TELL_SECONDS = 30.0
+"""Between two lines about a build that goes on."""
 
 
 class ProgramsMissing(Exception):
@@ -78,7 +81,7 @@ def programs(
             if shutil.which("go", path=environ.get("PATH")) is None:
                 raise ProgramsMissing(
                     "the control plane needs Go to build it once: install Go "
-                    f"{_go_version()} or newer, or name a folder with {', '.join(PACKAGES)} in KUBEBUILDER_ASSETS"
+                    f"{go_version()} or newer, or name a folder with {', '.join(PACKAGES)} in KUBEBUILDER_ASSETS"
                 )
             compile_one = go_build
         build_into(folder, PACKAGES, say, compile_one)
@@ -99,7 +102,7 @@ def kubectl(
             if shutil.which("go", path=path) is None:
                 if found := shutil.which("kubectl", path=path):
                     return Path(found)
-                raise ProgramsMissing(f"no kubectl: install Go {_go_version()} or newer to build it, or kubectl itself")
+                raise ProgramsMissing(f"no kubectl: install Go {go_version()} or newer to build it, or kubectl itself")
             compile_one = _go_build_kubectl
         build_into(folder, KUBECTL, say or _say, compile_one)
     return folder / "kubectl"
@@ -167,7 +170,8 @@ def build_into(
         for number, (name, package) in enumerate(packages.items(), 1):
             say(f"{what}: {name} ({number} of {len(packages)}) ...")
             started = time.monotonic()
-            compile_one(name, package, work / name, linker_flags() if flags is None else flags)
+            with telling(say, f"{what}: {name}"):
+                compile_one(name, package, work / name, linker_flags() if flags is None else flags)
             say(f"{what}: {name} built in {time.monotonic() - started:.0f} s")
         work.rename(folder)
 
@@ -199,6 +203,24 @@ def go_build(name: str, package: str, output: Path, flags: str, *more: str, modu
 
 
 @contextmanager
+def telling(say: Say, about: str) -> Iterator[None]:
+    """While the block runs, say every ``TELL_SECONDS`` for how long it has; ``say`` is called by another thread."""
+    started, over = time.monotonic(), threading.Event()
+
+    def tell() -> None:
+        while not over.wait(TELL_SECONDS):
+            say(f"{about}: {time.monotonic() - started:.0f} s so far")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
 def _lock(path: Path, say: Say, what: str) -> Iterator[None]:
     with path.open("w") as file:
         try:
@@ -209,7 +231,8 @@ def _lock(path: Path, say: Say, what: str) -> Iterator[None]:
         yield
 
 
-def _go_version() -> str:
+def go_version() -> str:
+    """Return the Go that ``go.mod`` asks for at least."""
     return _pinned(r"^go (\S+)")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -91,6 +92,32 @@ def test_an_interrupted_build_is_not_taken_for_complete(tmp_path: Path) -> None:
     assert found.controller_manager is not None
     assert found.controller_manager.exists()
     assert [p.name for p in found.etcd.parent.parent.glob("*.building")] == []
+
+
+def test_a_build_that_goes_on_says_for_how_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TELL_SECONDS", 0.01)
+    said: list[str] = []
+    told = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        if re.fullmatch(r"control plane: kubectl: \d+ s so far", line):
+            told.set()
+
+    def slow(name: str, package: str, output: Path, flags: str) -> None:
+        assert told.wait(10), said
+        fake_compile(name, package, output, flags)
+
+    build.kubectl({"XDG_CACHE_HOME": str(tmp_path)}, say=say, compile_one=slow)
+    assert "built in" in said[-1]
+
+
+def test_a_build_that_fails_ends_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TELL_SECONDS", 0.01)
+    before = threading.active_count()
+    with pytest.raises(BuildFailed, match="no space"), build.telling(lambda _: None, "it"):
+        raise BuildFailed("no space")
+    assert threading.active_count() == before
 
 
 def test_two_builders_at_once_build_once(tmp_path: Path) -> None:
