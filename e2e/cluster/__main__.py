@@ -1,7 +1,7 @@
 """A cluster to try things in: ``python -m e2e.cluster up``, and ``down``, which leaves nothing behind.
 
-``up`` returns when the operator runs. Its cluster belongs to a process of its own, which ``down`` ends; where that
-process was killed, ``down`` and the next ``up`` remove what it left.
+``up`` returns when the operator runs; a shell that reads ``/run/kvserving-cluster/env`` uses the cluster. It belongs to
+a process of its own, which ``down`` ends; where that was killed, ``down`` and the next ``up`` remove what it left.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from pathlib import Path
 import yaml
 from e2e.cluster import machine, objects
 from e2e.cluster.images import ROOT, ImageFailed
-from e2e.cluster.lane import Lane, make
-from e2e.cluster.layout import RUN
+from e2e.cluster.lane import Lane, exports, make
+from e2e.cluster.layout import ENVIRONMENT, KUBECONFIG, RUN
 from e2e.cluster.packages import PackagesMissing
+from e2e.controlplane.api import NotInTime
 from e2e.controlplane.build import BuildFailed, ProgramsMissing
 from e2e.controlplane.controlplane import remove_abandoned
 from e2e.controlplane.process import ComponentFailed
 from e2e.local.real_model import NoEngine, engine_python, tiny_model
 from tests.chart.charts import Refused
 
-_REFUSALS = (PackagesMissing, ProgramsMissing, BuildFailed, ImageFailed, ComponentFailed, Refused, machine.NotFit)
+_REFUSALS = (
+    PackagesMissing, ProgramsMissing, BuildFailed, ImageFailed, ComponentFailed, NotInTime, Refused, machine.NotFit,
+)  # fmt: skip
 _DONE = "up\n"
 
 
@@ -64,6 +67,12 @@ def _up() -> int:
 
 
 def _down() -> int:
+    try:
+        machine.as_root()
+    except machine.NotFit as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    there = machine.holder() is not None or bool(machine.left())
     machine.end_holder()
     # Of a lane whose process was killed.
     claimed = machine.claim()
@@ -73,6 +82,7 @@ def _down() -> int:
     if left := machine.left():
         print("error: still there: " + ", ".join(left), file=sys.stderr)
         return 1
+    print("the cluster is gone" if there else "there is no cluster")
     return 0
 
 
@@ -105,18 +115,22 @@ def _hold(tell: int) -> int:
 
 def _tell(lane: Lane, say: Callable[[str], None]) -> None:
     """Make what the example needs and say how to use the cluster."""
-    say(f"export KUBECONFIG={lane.kubeconfig}\nexport PATH={':'.join(str(folder) for folder in lane.programs)}:$PATH")
+    next_steps = [f". {ENVIRONMENT}"]
     try:
         python = Path(engine_python())
     except NoEngine as reason:
         say(f"engines do not run: {reason}")
-        return
-    lane.load_engine(python)
-    for obj in objects.claim("default", "models", tiny_model(str(python)).parent):
-        lane.plane.api.apply(obj)
-    example = RUN / "tiny.yaml"
-    example.write_text(yaml.safe_dump(objects.example(python, "default"), sort_keys=False))
-    say(f"kubectl apply -f {example}")
+    else:
+        lane.load_engine(python)
+        objects.bind(lane.plane.api, "default", "models", tiny_model(str(python)).parent)
+        example = RUN / "tiny.yaml"
+        example.write_text(yaml.safe_dump(objects.example(python, "default"), sort_keys=False))
+        next_steps.append(f"kubectl apply -f {example}")
+    KUBECONFIG.touch(mode=0o600)
+    KUBECONFIG.write_bytes(lane.kubeconfig.read_bytes())
+    ENVIRONMENT.write_text(exports(KUBECONFIG, lane.programs))
+    say("the cluster is up; in every shell that uses it begin with the first line:")
+    say("\n".join(next_steps))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,10 @@ def programs(environ: Mapping[str, str] = os.environ, *, say: Say | None = None)
         not all(folder.is_dir() for folder in (node, dns, pause))
         and shutil.which("go", path=environ.get("PATH")) is None
     ):
-        raise ProgramsMissing("the cluster lane needs Go to build its node once: install it; `go` is not in PATH")
+        raise ProgramsMissing(
+            f"the cluster lane needs Go to build its node once: install Go {build.go_version()} or newer; "
+            "`go` is not in PATH"
+        )
     if not node.is_dir():
         build_into(node, KUBERNETES, say, _kubernetes, what="node")
     for folder, name in ((dns, "coredns"), (pause, "pause")):

@@ -110,8 +110,7 @@ def operator(lane: Lane) -> str:
 def served(lane: Lane, operator: str, engine: Path, model: Path) -> Iterator[Served]:
     """The one object of all tests, in a namespace of its own; the first applies it. Engines take a minute to start."""
     namespace = lane.plane.namespace("serving")
-    for obj in objects.claim(namespace, "models", model.parent):
-        lane.plane.api.apply(obj)
+    objects.bind(lane.plane.api, namespace, "models", model.parent)
     found = Served(lane, namespace, engine, Texts(model))
     yield found
     lane.plane.api.delete(f"/api/v1/namespaces/{namespace}")

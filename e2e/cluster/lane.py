@@ -7,9 +7,10 @@ with Lane(make()) as lane:
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,6 +133,12 @@ class Lane:
         for log in sorted((STATE / "logs").rglob("*.log")):
             (folder / f"{log.parent.parent.name}-{log.parent.name}-{log.name}").write_bytes(log.read_bytes())
         return folder
+
+
+def exports(kubeconfig: Path, programs: Iterable[Path]) -> str:
+    """Return the lines that make a shell use a cluster: its administrator's file, and folders of programs."""
+    path = ":".join(map(str, programs))
+    return f"export KUBECONFIG={shlex.quote(str(kubeconfig))}\nexport PATH={shlex.quote(path)}:$PATH\n"
 
 
 def _text(told: Callable[[], str]) -> str:

@@ -8,6 +8,10 @@ STATE = Path("/var/lib/kvserving-cluster")
 """Containers, volumes and logs of pods."""
 RUN = Path("/run/kvserving-cluster")
 """Sockets, and what tells a later process what runs."""
+ENVIRONMENT = RUN / "env"
+"""What a shell reads to use the cluster of ``up``; there when it is up."""
+KUBECONFIG = RUN / "kubeconfig"
+"""Of that cluster's administrator."""
 
 LOCK = Path("/run/kvserving-cluster.lock")
 """Held by the process that runs the lane, which writes its id into it."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from e2e.cluster import cgroups
-from e2e.cluster.layout import ADDRESS, BRIDGE, CGROUP, CONTAINERD, LOCK, POD_BRIDGE, RUN, STATE
+from e2e.cluster.layout import ADDRESS, BRIDGE, CGROUP, CONTAINERD, ENVIRONMENT, LOCK, POD_BRIDGE, RUN, STATE
 from e2e.cluster.packages import program
 
 _FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
@@ -37,10 +37,9 @@ class NotFit(Exception):
 
 def fit() -> None:
     """Return where this machine can be a node. Raises ``NotFit``, which says why it cannot."""
-    if os.geteuid() != 0:
-        raise NotFit("the cluster lane needs root: it makes a bridge, mounts and containers")
+    as_root()
     if (pid := holder()) is not None:
-        raise NotFit(f"process {pid} runs a lane on this machine: `python -m e2e.cluster down` first")
+        raise NotFit(_taken(pid))
     if not _BEFORE.exists() and (foreign := [name for family, table in _tables() for name in chains(family, table)]):
         raise NotFit(f"this machine is a node of another cluster already: iptables has the chain {foreign[0]}")
     if not _BRIDGED.exists():
@@ -51,6 +50,12 @@ def fit() -> None:
         raise NotFit(f"Services would not answer pods of one bridge: write 1 to {_BRIDGED}")
 
 
+def as_root() -> None:
+    """Return where this process may change the machine. Raises ``NotFit``."""
+    if os.geteuid() != 0:
+        raise NotFit("the cluster lane needs root: it makes a bridge, mounts and containers")
+
+
 def claim() -> IO[str]:
     """Make this process the one that runs the lane, until it gives the file to ``release``. Raises ``NotFit``."""
     file = LOCK.open("a+")
@@ -58,7 +63,7 @@ def claim() -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise NotFit(f"process {holder()} runs a lane on this machine: `python -m e2e.cluster down` first") from None
+        raise NotFit(_taken(holder())) from None
     if not LOCK.exists() or not os.path.samestat(os.fstat(file.fileno()), LOCK.stat()):
         # Who held it has just released it, and removed the file with it.
         file.close()
@@ -173,6 +178,13 @@ def run(*command: str, stdin: str | None = None) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()[-800:]}")
     return done.stdout
+
+
+def _taken(pid: int | None) -> str:
+    ways = "`python -m e2e.cluster down` first"
+    if ENVIRONMENT.exists():
+        ways = f"`. {ENVIRONMENT}` makes a shell use it, `python -m e2e.cluster down` ends it"
+    return f"process {pid} runs a lane on this machine: {ways}"
 
 
 def _shims() -> list[int]:

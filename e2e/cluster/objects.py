@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 from e2e.cluster.images import ROOT, mounted
-from e2e.controlplane.api import Json
+from e2e.controlplane.api import Api, Json
 
 from kvserving_operator.engines.catalog import stock_image
 
@@ -40,6 +41,22 @@ def engine_template(python: Path) -> Json:
     volumes = [{"name": f"machine-{n}", "hostPath": {"path": str(folder)}} for n, folder in enumerate(folders)]
     mounts = [{"name": f"machine-{n}", "mountPath": str(folder), "readOnly": True} for n, folder in enumerate(folders)]
     return {"spec": {"containers": [{"name": "engine", "volumeMounts": mounts}], "volumes": volumes}}
+
+
+def bind(api: Api, namespace: str, name: str, folder: Path) -> None:
+    """Make a claim and its volume, and return when they are bound: a pod waits for that. Raises ``NotInTime``."""
+    volume, asked = claim(namespace, name, folder)
+    api.apply(volume)
+    # A claim that is seen before its volume is looked at again after a quarter of a minute.
+    path = f"/api/v1/persistentvolumes/{volume['metadata']['name']}"
+    api.wait(path, _in_phase("Available", "Bound"), what=f"{path} is available")
+    api.apply(asked)
+    path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
+    api.wait(path, _in_phase("Bound"), what=f"{path} is bound", timeout=60)
+
+
+def _in_phase(*phases: str) -> Callable[[Json | None], bool]:
+    return lambda obj: obj is not None and obj.get("status", {}).get("phase") in phases
 
 
 def claim(namespace: str, name: str, folder: Path) -> list[Json]:

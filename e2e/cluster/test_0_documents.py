@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from e2e.cluster import machine
 from e2e.cluster.lane import Built
+from e2e.cluster.layout import ENVIRONMENT, NODE
 from e2e.cluster.service import GONE_SECONDS, UP_SECONDS
 from tests.documents.lanes import of_lane
 from tests.documents.pages import DOCS, ROOT, shown
@@ -16,6 +17,7 @@ from tests.documents.session import Session
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(3 * UP_SECONDS)]
 
 PAGE = DOCS / "quickstart-cluster.md"
+SECONDS = 60
 
 
 @pytest.fixture
@@ -29,6 +31,16 @@ def session(built: Built) -> Iterator[Session]:
 
 
 def test_the_quick_start_makes_a_cluster_serves_and_leaves_nothing(session: Session) -> None:
-    for block, how in of_lane("cluster")[PAGE]:
+    made, *others = of_lane("cluster")[PAGE]
+    session.follow(*made, shown(PAGE), UP_SECONDS)
+    # Engines that are asked for at once find their model.
+    bound = session.run("kubectl get pvc models -o jsonpath='{.status.phase}'", SECONDS)
+    assert (bound.status, bound.printed) == (0, "Bound")
+    with Session(ROOT) as second:
+        refused = second.run(f"{sys.executable} -m e2e.cluster up", SECONDS)
+        assert f"`. {ENVIRONMENT}` makes a shell use it" in refused.printed
+        nodes = second.run(f". {ENVIRONMENT} && kubectl get nodes -o name", SECONDS)
+        assert (nodes.status, nodes.printed) == (0, f"node/{NODE}\n")
+    for block, how in others:
         session.follow(block, how, shown(PAGE), UP_SECONDS)
     assert machine.left() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from e2e.cluster import cgroups, machine
 from e2e.cluster.images import ROOT
-from e2e.cluster.layout import BRIDGE, CGROUP, RUN, STATE
+from e2e.cluster.layout import BRIDGE, CGROUP, ENVIRONMENT, RUN, STATE
 
 FORWARD = Path("/proc/sys/net/ipv4/ip_forward")
 
@@ -62,9 +62,37 @@ def test_every_trace_is_named_and_removed(prepared: str) -> None:
 def test_a_second_lane_is_refused_and_says_by_whom(prepared: str) -> None:
     command = [sys.executable, "-m", "e2e.cluster", "up"]
     environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/operator/src"}
+    ways = {"`python -m e2e.cluster down` first": False, f"`. {ENVIRONMENT}` makes a shell use it, `python": True}
+    for way, up in ways.items():
+        if up:
+            ENVIRONMENT.touch()
+        done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert f"process {os.getpid()} runs a lane on this machine: {way}" in done.stdout
+
+
+def test_where_nothing_runs_its_end_says_so() -> None:
+    if os.geteuid() != 0 or machine.left() or machine.holder() is not None:
+        pytest.skip("needs root, and a machine without a lane")
+    assert _down() == (0, "there is no cluster\n", "")
+
+
+def test_the_end_of_what_a_killed_lane_left_says_that_it_is_gone() -> None:
+    if os.geteuid() != 0 or machine.left() or machine.holder() is not None:
+        pytest.skip("needs root, and a machine without a lane")
+    STATE.mkdir()
+    ENVIRONMENT.parent.mkdir()
+    ENVIRONMENT.touch()
+    assert _down() == (0, "the cluster is gone\n", "")
+    assert not ENVIRONMENT.exists()
+    assert machine.left() == []
+
+
+def _down() -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "e2e.cluster", "down"]
+    environ = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT}/operator/src"}
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert f"process {os.getpid()} runs a lane on this machine" in done.stdout
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_chains_of_another_cluster_are_not_touched() -> None:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from e2e.cluster import cgroups, oci, packages
+from e2e.cluster import build, cgroups, objects, oci, packages
 from e2e.cluster.images import ROOT
+from e2e.cluster.lane import exports
 from e2e.cluster.packages import PackagesMissing
+from e2e.controlplane.api import Api, Json
+from e2e.controlplane.build import ProgramsMissing, go_version
 
 SBOM = ROOT / "images" / "sbom.py"
 
@@ -31,6 +37,63 @@ def test_packages_are_installed_where_that_is_wished(wish: dict[str, str]) -> No
     assert said == ["cluster: apt-get install --no-install-recommends runc"]
     with pytest.raises(PackagesMissing, match="still these lack: runc"):
         packages.require(wish, find=lambda: ["runc"], install=lambda names: None, say=said.append)
+
+
+def test_without_go_the_node_is_not_built_and_the_version_to_install_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ProgramsMissing, match=rf"install Go {re.escape(go_version())} or newer"):
+        build.programs({"XDG_CACHE_HOME": str(tmp_path), "PATH": str(tmp_path)})
+
+
+def test_the_page_names_the_version_of_go_that_is_needed() -> None:
+    wanted = go_version().removesuffix(".0")
+    assert f"Go {wanted} " in (ROOT / "docs" / "cluster-lane.md").read_text()
+    for module in build.SOURCES.glob("*/go.mod"):
+        assert f"\ngo {wanted}" in module.read_text(), module
+
+
+def test_a_shell_that_reads_the_exports_uses_the_cluster_and_keeps_its_programs(tmp_path: Path) -> None:
+    programs = [tmp_path / "with a space", tmp_path / "helm's"]
+    for name, folder in zip(("kubectl", "helm"), programs, strict=True):
+        folder.mkdir()
+        (folder / name).write_text('#!/bin/sh\necho "$KUBECONFIG"\n')
+        (folder / name).chmod(0o755)
+    file = tmp_path / "env"
+    file.write_text(exports(tmp_path / "kube config", programs))
+    command = ["sh", "-c", '. "$0" && kubectl && helm && cat "$0"', str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[:2] == [str(tmp_path / "kube config")] * 2
+    assert done.stdout.endswith(file.read_text())
+
+
+class Volumes(Api):
+    """Answers as the controller of volumes that has not seen a volume yet, then has."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def apply(self, obj: Mapping[str, Any], *, manager: str = "tests", force: bool = True, **query: object) -> Json:
+        self.done.append(obj["kind"])
+        return dict(obj)
+
+    def wait(
+        self, path: str, condition: Callable[[Json | None], bool], *, what: str, timeout: float = 30
+    ) -> Json | None:
+        states: list[Json | None] = [None, {}, *({"status": {"phase": name}} for name in ("Pending", "Available"))]
+        self.done += [path, *(str(state) for state in states if condition(state))]
+        assert condition({"status": {"phase": "Bound"}})
+        return None
+
+
+def test_a_claim_is_made_when_its_volume_is_available_and_is_waited_for_until_it_is_bound(tmp_path: Path) -> None:
+    api = Volumes()
+    objects.bind(api, "default", "models", tmp_path)
+    assert api.done == [
+        "PersistentVolume",
+        "/api/v1/persistentvolumes/default-models",
+        "{'status': {'phase': 'Available'}}",
+        "PersistentVolumeClaim",
+        "/api/v1/namespaces/default/persistentvolumeclaims/models",
+    ]
 
 
 def test_hierarchies_are_those_of_both_versions() -> None:
