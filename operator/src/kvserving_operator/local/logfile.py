@@ -19,9 +19,11 @@ _NOTABLE = re.compile(
     r"(Starting to load model|Loading (?:safetensors|weights|model)[^|]*|Model loading took .*|Downloading .*"
     r"|Time spent downloading .*|GPU KV cache size.*|CPU KV cache size.*|Capturing .*|init engine .*"
     r"|Starting vLLM API server.*|Starting server.*|Application startup complete|Warming up .*"
-    r"|torch\.compile takes .*"
-    r"|Traceback \(most recent call last\)|^(?:\([^)]*\) )?(?:ERROR .*)?\b\w*(?:Error|Exception): .*)"
+    r"|torch\.compile takes .*)"
 )
+# The last line of a traceback, bare or behind what vLLM's processes and logs put before it; never the header of one.
+_RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR .*?)?(?<![\w.])([\w.]*(?:Error|Exception|Interrupt)(?:: .*|$))")
+_LONGEST_NOTE = 100
 
 # A line that says why a program ends, and argparse's own, which ends its output: `prog: error: unrecognized …`.
 _FAULT = re.compile(r"^(?:\([^)]*\) )?(?:\S[^:]*: )?error: (.*\S)")
@@ -101,8 +103,7 @@ class LogFile:
         """What the last ``error:`` line of this process says, short and without credentials; empty without one."""
         for line in reversed(self._lines):
             if match := _FAULT.match(line):
-                said = printable(redact(match.group(1)))
-                return said if len(said) <= _LONGEST_FAULT else said[: _LONGEST_FAULT - 1] + "…"
+                return _short(match.group(1), _LONGEST_FAULT)
         return ""
 
     @property
@@ -123,5 +124,15 @@ class LogFile:
 
     def _take(self, line: str) -> None:
         self._lines.append(line)
-        if match := _NOTABLE.search(line):
-            self.notable = match.group(1)[:100]
+        if match := _RAISED.match(line) or _NOTABLE.search(line):
+            self.notable = _short(match.group(1), _LONGEST_NOTE)
+
+
+def _short(text: str, most: int) -> str:
+    """``text`` in one line without credentials, cut between words where it is longer than ``most``."""
+    said = printable(redact(text))
+    if len(said) <= most:
+        return said
+    head = said[: most - 1]
+    whole = head if said[most - 1].isspace() else head.rpartition(" ")[0] or head
+    return whole.rstrip() + "…"

@@ -13,7 +13,7 @@ from .. import connectors
 from . import gpus, stores
 from .addresses import can_bind
 from .errors import EnvironmentFault
-from .launchers import CONNECTOR_MODULE, Interpreter
+from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
 from .logfile import LIMIT
 from .pods import LocalPod
 from .run import Run
@@ -60,6 +60,7 @@ def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> 
                 f"the engines' Python has no module nixl, which moves KV. `{engine.path} -m pip install nixl`"
             )
         problems += _device(engines, engine)
+        problems += _streamer(engines, engine)
     if "kvcached" not in engine.modules and any(e.get("name") == "ENABLE_KVCACHED" for p in engines for e in _env(p)):
         problems.append(
             f"spec.kvcached.enabled is true, but the engines' Python {engine.path} has no module kvcached: build it"
@@ -71,6 +72,18 @@ def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> 
             f" `{engine.path} -m pip install ./connector` in a checkout, or install it beside this command"
         )
     return problems
+
+
+def _streamer(engines: list[LocalPod], engine: Interpreter) -> list[str]:
+    """vLLM itself imports the streamer for a bucket only, and ends without a sentence about it."""
+    bucket = next((uri for p in engines if (uri := p.option("--model") or "").startswith("s3://")), None)
+    if bucket is None or STREAMER_MODULE in engine.modules:
+        return []
+    return [
+        f"spec.model.uri: {bucket} is streamed from its bucket, but the engines' Python {engine.path} has no module"
+        f" {STREAMER_MODULE}. `{engine.path} -m pip install 'runai-model-streamer[s3]'`, or copy the model to a folder"
+        " and name it, as file:///path/to/model"
+    ]
 
 
 def _env(pod: LocalPod) -> list[dict[str, object]]:

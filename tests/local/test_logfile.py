@@ -1,0 +1,50 @@
+"""The last line of a log that is worth showing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvserving_operator.local.logfile import LogFile
+
+HEADER = "Traceback (most recent call last):"
+FRAME = '  File "/env/vllm/x.py", line 1, in f'
+PREFIX = "(EngineCore_0 pid=7) ERROR 11-29 12:00:00 [core.py:9] "
+
+
+def notable(folder: Path, *lines: str) -> str:
+    log = LogFile(folder / "pod.log")
+    log.write("".join(f"{line}\n" for line in lines).encode())
+    log.close()
+    return log.notable
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        "importlib.metadata.PackageNotFoundError: No package metadata was found for vllm",
+        "ValueError: no such model",
+        "huggingface_hub.errors.LocalEntryNotFoundError: not cached",
+        "KeyboardInterrupt",
+    ],
+)
+@pytest.mark.parametrize("prefix", ["", "(APIServer pid=3) ", PREFIX])
+def test_of_a_traceback_the_last_exception_is_shown_and_its_header_never(
+    tmp_path: Path, prefix: str, raised: str
+) -> None:
+    lines = [f"{prefix}{line}" for line in (HEADER, FRAME, "    f()", "KeyError: 'first'", HEADER, FRAME, raised)]
+    assert notable(tmp_path, "Loading weights took 3 s", *lines) == raised
+    assert notable(tmp_path, "Loading weights took 3 s", *lines[:3]) == "Loading weights took 3 s"
+
+
+def test_a_long_line_is_cut_between_words_and_holds_no_credential(tmp_path: Path) -> None:
+    said = notable(
+        tmp_path, "OSError: We could not connect to the hub to load the files and could not find them there " * 2
+    )
+    assert said == (
+        "OSError: We could not connect to the hub to load the files and could not find them there OSError:…"
+    )
+    assert len(said) <= 100
+    secret = "hf_" + "abcdefghijklmnopqrstuvwxyz01234567"
+    assert secret not in notable(tmp_path, f"ValueError: the token {secret} is refused")
