@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -116,7 +116,10 @@ def kvserving(debug: bool) -> None:
 
 
 def run(arguments: Sequence[str], group: click.Command = kvserving, program: str = "kvserving") -> int:
-    """Run the command line; the exit status. No error shows a traceback unless ``--debug`` is given."""
+    """Run the command line; the exit status. No error shows a traceback unless ``--debug`` is given.
+
+    A reader of our output that went away, as `head` does, changes no exit status.
+    """
     try:
         result = group.main(list(arguments), prog_name=program, standalone_mode=False)
         if sys.stdout is not None:
@@ -125,14 +128,13 @@ def run(arguments: Sequence[str], group: click.Command = kvserving, program: str
     except click.exceptions.Exit as error:
         return error.exit_code
     except click.ClickException as error:
-        error.show()
+        _tell(error.show)
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        print("interrupted", file=sys.stderr)
+        _tell(lambda: print("interrupted", file=sys.stderr))
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away, as `head` does; what is buffered has nowhere to go.
-        sys.stdout = None
+        _drop_output()
         return 0
     except SystemExit as error:
         # click takes the same from a command that writes, and ends with 1.
@@ -141,11 +143,29 @@ def run(arguments: Sequence[str], group: click.Command = kvserving, program: str
         return 0
     except Exception as error:
         if "--debug" in arguments:
-            traceback.print_exc()
-        return _explain(error, program)
+            _tell(traceback.print_exc)
+        text, status = _explained(error, program)
+        _tell(lambda: print(text, file=sys.stderr))
+        return status
 
 
-def _explain(error: Exception, program: str) -> int:
+def _tell(say: Callable[[], None]) -> None:
+    """Say something on standard error, unless nobody reads it."""
+    if sys.stderr is None:
+        return
+    try:
+        say()
+    except BrokenPipeError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    """Have the interpreter write nothing more: what is buffered has nowhere to go."""
+    sys.stdout = sys.stderr = None
+
+
+def _explained(error: Exception, program: str) -> tuple[str, int]:
+    """What to say of an error, and the exit status."""
     from ..api.faults import InvalidSpec
     from ..local.errors import EnvironmentFault, LocalError
     from ..local.state import folder_fault
@@ -153,15 +173,9 @@ def _explain(error: Exception, program: str) -> int:
     if isinstance(error, OSError) and (problem := folder_fault(error)) is not None:
         error = EnvironmentFault(problem)
     if isinstance(error, InvalidSpec):
-        for fault in error.faults:
-            print(f"error: {fault}", file=sys.stderr)
-        return 1
+        return "\n".join(f"error: {fault}" for fault in error.faults), 1
     if isinstance(error, EnvironmentFault):
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return error.exit_status
+        return "\n".join(f"error: {problem}" for problem in error.problems), error.exit_status
     if isinstance(error, LocalError):
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_status
-    print(f"error: {type(error).__name__}: {error} (`{program} --debug` shows where)", file=sys.stderr)
-    return 1
+        return f"error: {error}", error.exit_status
+    return f"error: {type(error).__name__}: {error} (`{program} --debug` shows where)", 1

@@ -52,12 +52,15 @@ def command(
     from ..local import client
     from ..local.addresses import split_host_port
     from ..local.leftovers import end_leftovers
+    from ..local.output import lasting
     from ..local.prepare import Options, digest, prepare
     from ..local.state import READY, ServiceDir
     from . import files
     from .summary import print_summary
     from .view import progress
 
+    # Engines are neither left behind nor ended because nobody reads what is said of them.
+    click.get_current_context().with_resource(lasting())
     try:
         address = split_host_port(listen)
     except ValueError as error:

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from .errors import LocalError
+from .output import lasting
 from .run import Run
 from .state import ServiceDir, State
 from .supervisor import Supervisor
@@ -25,13 +26,14 @@ def main() -> int:
     os.set_inheritable(lock, False)
     run = Run.from_json(sys.stdin.read())
     starter = _Starter()
-    try:
-        asyncio.run(Supervisor(run, ServiceDir(run.name, base), verify, starter.tell).run())
-    except LocalError as error:
-        print(error, file=sys.stderr)
-        return 1
-    finally:
-        starter.close()
+    with lasting():
+        try:
+            asyncio.run(Supervisor(run, ServiceDir(run.name, base), verify, starter.tell).run())
+        except LocalError as error:
+            print(error, file=sys.stderr)
+            return 1
+        finally:
+            starter.close()
     return 0
 
 
