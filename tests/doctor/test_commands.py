@@ -192,6 +192,36 @@ def test_a_file_with_a_path_of_this_machine_is_looked_at_for_this_machine(
     assert "fix: take pvc://claim/path, hf:// or s3://, or mount the folder" in said
 
 
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (None, "model does not exist"),
+        ("", "config.json is there and cannot be read: it is empty"),
+        ('{"num_hidden_layers": 0}', "config.json: num_hidden_layers"),
+    ],
+)
+def test_model_files_that_up_would_refuse_are_a_finding_beside_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], config: str | None, told: str
+) -> None:
+    head = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: laptop}\n"
+    file = tmp_path / "laptop.yaml"
+    file.write_text(
+        f"{head}spec: {{model: {{uri: 'file://{tmp_path}/model'}}, prefill: {{}}, transfer: {{lease: 5s}}}}\n"
+    )
+    if config is not None:
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "config.json").write_text(config)
+    assert kvserving("doctor", str(file), "--site", "local", "-o", "json") == 1
+    said = capsys.readouterr().out
+    found = findings(said)
+    assert told in found["model-files"]["what"]
+    assert {"model-files", "lease-short"} <= set(found)
+    assert "notice-ModelFactsUnknown" not in found
+    assert json.loads(said)["settings"]
+    kvserving("doctor", str(file), "-o", "json")
+    assert "model-files" not in findings(capsys.readouterr().out), "a cluster's path is nothing of this machine"
+
+
 def test_this_machine_is_looked_at_without_a_cluster(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,6 +156,17 @@ def test_every_fault_of_an_object_is_an_error_and_nothing_else_is_judged() -> No
     assert failed(found)
 
 
+def test_what_is_wrong_with_the_files_of_a_model_stands_in_place_of_what_is_not_known_of_it() -> None:
+    body = {"apiVersion": "kvserving.dev/v1alpha1", "kind": "KVServing", "metadata": {"name": "qwen"}, "spec": {
+        "model": {"uri": "file:///no/such/model"}, "prefill": {}}}  # fmt: skip
+    found = {
+        finding.check: finding for finding in checks.of_object(of_reading(load.inspect(body, strict=True), local=True))
+    }
+    assert found["model-files"].what == "/no/such/model does not exist"
+    assert found["model-files"].fix == "name the folder of a model, as file:///path/to/model"
+    assert "notice-ModelFactsUnknown" not in found
+
+
 def test_a_token_in_a_wrong_field_is_not_shown() -> None:
     token = "hf_" + "a" * 30
     reading = load.inspect(

@@ -68,6 +68,28 @@ def test_a_path_that_only_this_machine_can_resolve_is_valid_and_told(machine: Ma
     assert f"{answer['notices'][0]['path']}: {answer['notices'][0]['message']}" == relative
 
 
+def test_a_model_folder_that_is_not_on_this_machine_is_told_as_that(machine: Machine) -> None:
+    text = Path(machine.file()).read_text()
+    missing = machine.folder / "gone"
+    sentence = f"the folder does not exist on this machine: {missing}: name the folder of a model, as file:///path/to"
+    for uri in ("file:gone", f"file://{missing}"):
+        file = machine.folder / "gone.yaml"
+        file.write_text(text.replace(f"file://{machine.model}", uri))
+        done = machine("validate", str(file))
+        assert done.stdout == f"{file}: valid\n"
+        assert f"notice: {file}: spec.model.facts: {sentence}" in done.stderr
+        assert "nothing is known about" in done.stderr
+        assert "State them in spec.model.facts" not in done.stderr
+    file.write_text(text.replace("name: tiny", "name: tiny, facts: {kind: attention, kvHeads: 4}").replace(
+        f"file://{machine.model}", "file:gone"))  # fmt: skip
+    assert f"notice: {file}: spec.model.uri: {sentence}" in machine("validate", str(file)).stderr
+    file.write_text(text.replace(f"file://{machine.model}", "pvc://models/gone"))
+    assert "on this machine" not in machine("validate", str(file)).stderr
+    missing.mkdir()
+    file.write_text(text.replace(f"file://{machine.model}", "file:gone"))
+    assert "the folder has no config.json on this machine" in machine("validate", str(file)).stderr
+
+
 def test_validate_shows_the_notices_of_the_plan_and_stays_valid(machine: Machine) -> None:
     file = machine.folder / "noted.yaml"
     file.write_text(

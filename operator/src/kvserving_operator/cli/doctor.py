@@ -98,17 +98,15 @@ def _is_file(subject: str) -> bool:
 
 def _file(subject: str, site: str | None, only: str | None, output: str) -> int:
     from ..doctor import gather_object
-    from ..local import model_config
     from . import files
 
     reading = files.inspect(subject)
     local = site == "local" or (site is None and bool(reading.resolved))
-    known = model_config.facts(reading.serving.spec.model) if local and reading.serving is not None else None
     where, other = ("this machine", "cluster") if local else ("a cluster", "local")
     why = f", as {' and '.join(reading.resolved)} is relative to this machine" if local and site is None else ""
     told = f"  looked at for {where}{why}; `--site {other}` looks at it for {'a cluster' if local else 'this machine'}"
     site_of_it = "local" if local else "cluster"
-    return _object(gather_object.of_reading(reading, local=local, observed=known), only, output, (told,), site_of_it)
+    return _object(gather_object.of_reading(reading, local=local), only, output, (told,), site_of_it)
 
 
 def _service(name: str) -> State | None:

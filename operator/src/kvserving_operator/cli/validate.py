@@ -73,4 +73,33 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
         return faults, ()
     message = "relative to this machine: `kvserving up` takes it, `kubectl apply` does not"
     relative = (Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
-    return faults, (*relative, *plan(reading.serving, site=site, observed=observed).notices)
+    notices = plan(reading.serving, site=site, observed=observed).notices
+    return faults, (*relative, *_of_folder(reading.serving.spec.model.uri, notices, here=site.local))
+
+
+def _of_folder(uri: str, notices: tuple[Notice, ...], *, here: bool) -> tuple[Notice, ...]:
+    """``notices``, that about an unknown model told by its folder where that is this machine's and has no model.
+
+    A path of a cluster's engines is one of theirs where a volume is mounted there: nothing is known of it here.
+    """
+    from dataclasses import replace
+
+    from ..local.preflight import model_fault
+    from ..local.state import root
+    from ..plan.types import Notice
+    from ..reasons import Reason
+
+    named = here or any((n.reason, n.path) == (Reason.MODEL_NOT_MOUNTED, "spec.model.uri") for n in notices)
+    fault = model_fault(uri.removeprefix("file://"), root() / "claims") if named and uri.startswith("file://") else None
+    if fault is None:
+        return notices
+    told = f"the folder {fault.what} on this machine: {fault.folder}: {fault.way_out}."
+    unknown = [n for n in notices if n.reason is Reason.MODEL_FACTS_UNKNOWN]
+    if not unknown:
+        return (Notice(Reason.MODEL_NOT_MOUNTED, "spec.model.uri", told), *notices)
+    return tuple(
+        replace(n, message=f"{told} {n.message.removesuffix(' State them in spec.model.facts.')}")
+        if n in unknown
+        else n
+        for n in notices
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -120,7 +121,8 @@ class Live:
 class ObjectFacts:
     """One object: as written, as planned and, where it is in a cluster, as it is there.
 
-    ``serving`` is ``None`` where the object cannot be read, ``plan`` where ``faults`` forbid one.
+    ``serving`` is ``None`` where the object cannot be read, ``plan`` where ``faults`` forbid one. ``model`` says why
+    this machine cannot serve the model's files, each with the way out, where it was looked at for this machine.
     """
 
     name: str
@@ -129,11 +131,13 @@ class ObjectFacts:
     plan: Plan | None
     faults: tuple[Fault, ...] = ()
     live: Live | None = None
+    model: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Process:
-    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended."""
+    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended; ``changed`` are
+    seconds since its phase changed."""
 
     name: str
     role: str
@@ -141,12 +145,16 @@ class Process:
     ready: bool
     restarts: int
     last_exit: str
+    changed: float = math.inf
 
 
 @dataclass(frozen=True)
 class ServiceFacts:
     """One service that runs on this machine. ``version`` is that of the installed vLLM; ``verified`` is ``None`` before
-    the first verification, ``proof`` its last sentence. ``engines`` are the answers by pod."""
+    the first verification, ``proof`` its last sentence. ``engines`` are the answers by pod. Times are in seconds:
+    ``proved`` since the last verification, ``silent`` since the state was written. ``disk_free`` are bytes that the
+    folder of all services has left.
+    """
 
     name: str
     phase: str
@@ -158,6 +166,9 @@ class ServiceFacts:
     proof: str
     engines: Mapping[str, Engine] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
+    proved: float = 0.0
+    silent: float = 0.0
+    disk_free: int | None = None
 
 
 @dataclass(frozen=True)

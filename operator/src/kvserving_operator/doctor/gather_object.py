@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..api import load
 from ..api.faults import InvalidSpec
-from ..api.v1alpha1 import GROUP, KIND, VERSION
+from ..api.v1alpha1 import GROUP, KIND, VERSION, KVServing, Model
 from ..control.failures import ApiFailure
 from ..control.observe import Child, View, child_of, serving_of
 from ..control.permissions import CHILDREN, PODS, SECRETS, SERVING, Resource
 from ..control.pods import pod_state
 from ..control.reconcile import observed_of, read
 from ..control.status import public
+from ..local import model_config, preflight
 from ..local.errors import there_are
+from ..local.state import root
 from ..model_facts import ModelFacts
 from ..plan import Observed, Site, check, labels, plan
+from ..plan.sources import source
 from ..plan.types import CLUSTER
 from .checks.live import wanted_secrets
 from .connection import Connection, pod_path, refused
@@ -39,11 +43,27 @@ class NoSuchObject(Exception):
     """There is no object of that name; the message says which there are."""
 
 
-def of_reading(reading: load.Reading, *, local: bool, observed: ModelFacts | None = None) -> ObjectFacts:
-    """What a file holds, planned for a cluster or for this machine."""
-    serving, site, facts = reading.serving, Site("local") if local else CLUSTER, Observed(facts=observed)
+def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
+    """What a file holds, planned for a cluster or for this machine, whose model's files are looked at then."""
+    serving, site = reading.serving, Site("local") if local else CLUSTER
     if serving is None:
         return ObjectFacts("the object", "default", None, None, reading.faults)
+    known, model = _model(serving.spec.model) if local else (None, ())
+    return replace(_planned(reading, serving, site, Observed(facts=known)), model=model)
+
+
+def _model(model: Model) -> tuple[ModelFacts | None, tuple[tuple[str, str], ...]]:
+    """Facts of the model's files on this machine, and what is wrong with them, each with the way out."""
+    if fault := preflight.model_fault(source(model.uri).reference, root() / "claims"):
+        return None, ((f"{fault.folder} {fault.what}", fault.way_out),)
+    try:
+        return model_config.facts(model), ()
+    except InvalidSpec as error:
+        fix = "do what the sentence says: until then nothing is checked that depends on the model's layers and heads"
+        return None, tuple((fault.message, fix) for fault in error.faults)
+
+
+def _planned(reading: load.Reading, serving: KVServing, site: Site, facts: Observed) -> ObjectFacts:
     faults = tuple(dict.fromkeys((*reading.faults, *check(serving, site=site, observed=facts))))
     spec = serving.spec.model_dump(by_alias=True, mode="json")
     name, namespace = serving.metadata.name, serving.metadata.namespace

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from .. import connectors
@@ -167,19 +168,35 @@ def _is_python(pod: LocalPod) -> bool:
 
 
 def _model(pods: list[LocalPod], claims: Path) -> list[str]:
+    paths = sorted({p.option("--model") or "" for p in pods if p.is_engine})
+    found = (model_fault(path, claims) for path in paths)
+    return [f"spec.model.uri: {fault.folder} {fault.what}: {fault.way_out}" for fault in found if fault is not None]
+
+
+@dataclass(frozen=True)
+class ModelFault:
+    """Why engines find no model in ``folder``, and the way out."""
+
+    folder: Path
+    what: str
+    way_out: str
+
+
+def model_fault(path: str, claims: Path) -> ModelFault | None:
+    """Why no engine of this machine finds a model at ``path``; ``None`` where it does, or for what is no path.
+
+    ``claims`` is the folder of this machine's claims.
+    """
     from ..plan.sources import CLAIM_ROOT
 
-    problems = []
-    for path in sorted({p.option("--model") or "" for p in pods if p.is_engine}):
-        claimed = path.startswith(f"{CLAIM_ROOT}/")
-        folder = claims / path.removeprefix(f"{CLAIM_ROOT}/") if claimed else Path(path)
-        if path.startswith("/") and not path.startswith("/etc/") and not (folder / "config.json").is_file():
-            what = "has no config.json" if folder.is_dir() else "does not exist"
-            way_out = "name the folder of a model, as file:///path/to/model"
-            if claimed:
-                way_out = f"on one machine a claim is a folder: copy the model there, or {way_out}"
-            problems.append(f"spec.model.uri: {folder} {what}: {way_out}")
-    return problems
+    claimed = path.startswith(f"{CLAIM_ROOT}/")
+    folder = claims / path.removeprefix(f"{CLAIM_ROOT}/") if claimed else Path(path)
+    if not path.startswith("/") or path.startswith("/etc/") or (folder / "config.json").is_file():
+        return None
+    way_out = "name the folder of a model, as file:///path/to/model"
+    if claimed:
+        way_out = f"on one machine a claim is a folder: copy the model there, or {way_out}"
+    return ModelFault(folder, "has no config.json" if folder.is_dir() else "does not exist", way_out)
 
 
 def _listen(run: Run) -> list[str]:

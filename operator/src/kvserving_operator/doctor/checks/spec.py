@@ -95,8 +95,11 @@ def findings(facts: ObjectFacts) -> Iterator[Finding]:
     for fault in facts.faults:
         why, fix = _costs(facts, fault)
         yield error("spec-invalid", fault.path or "the file", fault.message, why=why, fix=fix)
+    for what, fix in facts.model:
+        yield error("model-files", "spec.model.uri", what, why="`kvserving up` refuses to start with it", fix=fix)
     for notice in facts.plan.notices if facts.plan is not None else ():
-        yield _notice(notice)
+        if not (facts.model and notice.reason is Reason.MODEL_FACTS_UNKNOWN):
+            yield _notice(notice)
     if facts.serving is None or facts.faults:
         return
     ctx = make_context(facts.serving, CLUSTER, Observed())
