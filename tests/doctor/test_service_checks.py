@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from kvserving_operator import cli
-from kvserving_operator.doctor import checks
+from kvserving_operator.doctor import checks, gather_service, report
 from kvserving_operator.doctor.facts import Engine, Process, Series, ServiceFacts
 from kvserving_operator.doctor.findings import Severity
 from kvserving_operator.local import procfs
@@ -65,6 +68,37 @@ def test_what_is_wrong_with_a_service_is_told_with_the_command_that_helps() -> N
     assert "3 times; it ended with signal 9" in found["restarted"]
     assert "the disk is full" in found["service-message"]
     assert "svc: no KV" in found["not-verified"]
+
+
+def test_of_a_service_whose_supervisor_was_killed_that_alone_is_told() -> None:
+    pods = tuple(replace(pod, phase="Lost", ready=False) for pod in FACTS.pods)
+    message = "its supervisor was killed; `kvserving down svc` clears up what it left"
+    lost = replace(FACTS, phase="Lost", pods=pods, message=message, engines={}, proved=75.2)
+    (finding,) = checks.of_service(lost)
+    assert (finding.check, finding.severity) == ("supervisor-gone", Severity.ERROR)
+    assert finding.fix.startswith("`kvserving down svc`")
+    assert "  last verified 75 s ago, before its supervisor was killed" in report.service_lines(lost)
+
+
+def test_a_proof_is_no_longer_one_when_an_engine_has_ended_since() -> None:
+    prefill, decode = FACTS.pods
+    proved = replace(FACTS, proof="verified: KV moved", proved=60.0)
+    assert "  verified: KV moved" in report.service_lines(proved)
+    for now in (
+        replace(decode, phase="Restarting", ready=False, last_exit="signal 9", changed=3.0),
+        replace(decode, restarts=1, last_exit="signal 9", changed=3.0),
+    ):
+        told = "  last verified 60 s ago, before svc-decode-0 ended"
+        assert list(report.service_lines(replace(proved, pods=(prefill, now))))[-1] == told
+    failed = replace(proved, verified=False, proof="not verified: no KV", pods=(prefill, now))
+    assert list(report.service_lines(failed))[-1] == "  not verified: no KV"
+
+
+def test_a_full_folder_of_a_service_that_runs_is_told_with_the_age_of_its_state() -> None:
+    assert told(replace(FACTS, disk_free=2**30)) == {}
+    found = told(replace(FACTS, disk_free=0, silent=12.0))
+    assert list(found) == ["state-folder-full"]
+    assert "what status shows is 12 s old" in found["state-folder-full"]
 
 
 def test_a_service_that_starts_or_was_not_verified_yet_is_let_be() -> None:
@@ -164,3 +198,28 @@ def test_what_answers_otherwise_than_it_should_is_told_and_is_no_failure(
     assert "decode-recomputes" in found, "the counters are read all the same"
     assert found["not-looked-at"]["where"] == "the engines' Python"
     assert f"{gone} does not run as Python" in found["not-looked-at"]["what"]
+
+
+def test_what_does_not_answer_is_named_and_nothing_is_waited_for_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(gather_service, "_SECONDS", 1.0)
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        at = silent.getsockname()[1]
+        pods = tuple(
+            PodState(f"svc-{role}-0", role, "127.0.0.1", at, ready=True, phase="Ready")
+            for role in ("prefill", "decode")
+        )
+        state = State("svc", "r", "Degraded", {"url": None}, str(slow), "tiny", pods, {}, updated=4e9)
+        began = time.monotonic()
+        facts = asyncio.run(gather_service.of_service(state))
+    assert time.monotonic() - began < 3 * gather_service._SECONDS
+    assert {unread.what: unread.reason.rpartition(": ")[2] for unread in facts.unread} == dict.fromkeys(
+        ("svc-prefill-0", "svc-decode-0", "the engines' Python"), "no answer within 1 s"
+    )

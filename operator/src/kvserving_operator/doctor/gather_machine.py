@@ -53,7 +53,7 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
         shm_size=shm.total if shm else None,
         shm_free=shm.free if shm else None,
         stale={str(path): size for path, size in shared_memory.unused().items()} if linux else {},
-        disk_free=_disk_free(root()),
+        disk_free=disk_free(root()),
         devices=devices,
         device_problem=problem,
         links=gather_devices.links(),
@@ -180,7 +180,8 @@ async def reach(environ: Mapping[str, str]) -> dict[str, str]:
     return {shown: ""}
 
 
-def _disk_free(folder: Path) -> int | None:
+def disk_free(folder: Path) -> int | None:
+    """Bytes that are free where ``folder`` is, or is to be; ``None`` where that cannot be told."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:

@@ -80,10 +80,10 @@ def choose(option: str | None, variable: str) -> str:
     return os.path.abspath(found)
 
 
-def inspect(path: str) -> Interpreter:
+def inspect(path: str, seconds: float = _TIMEOUT) -> Interpreter:
     """Ask an interpreter what it has, without importing any of it.
 
-    Raises ``EnvironmentFault`` when it does not run as Python.
+    Raises ``EnvironmentFault`` when it does not run as Python, or has not answered within ``seconds``.
     """
 
     def read(found: Any) -> Interpreter:
@@ -99,17 +99,17 @@ def inspect(path: str) -> Interpreter:
             modules=frozenset(name for name, there in found["modules"].items() if there),
         )
 
-    return ask(path, _INSPECT, read)
+    return ask(path, _INSPECT, read, seconds)
 
 
-def ask(path: str, program: str, read: Callable[[Any], T]) -> T:
+def ask(path: str, program: str, read: Callable[[Any], T], seconds: float = _TIMEOUT) -> T:
     """What ``read`` makes of the JSON that ``program`` prints when the interpreter runs it.
 
     Raises ``EnvironmentFault`` when it does not run as Python, or ``read`` finds something else than it looks for.
     """
     try:
         answer = subprocess.run(  # noqa: S603
-            [path, "-c", program], capture_output=True, text=True, errors="replace", check=True, timeout=_TIMEOUT
+            [path, "-c", program], capture_output=True, text=True, errors="replace", check=True, timeout=seconds
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise EnvironmentFault(f"{path} does not run as Python: {_detail(error)}") from error

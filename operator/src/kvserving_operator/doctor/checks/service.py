@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ...memory import size
 from ..facts import ServiceFacts
 from ..findings import Finding, error, info, warning
 
+_LOST = "Lost"
+_LEAST_DISK = 2**20
 _STARTING = frozenset({"Starting", "Verifying", "Pending", "Restarting"})
 
 
@@ -14,6 +17,25 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
     """Findings about one service, its engines' counters apart."""
     for unread in facts.unread:
         yield info("not-looked-at", unread.what, unread.reason, why="what is wrong there is not told", fix=unread.fix)
+    if facts.phase == _LOST:
+        # All that follows from it, each process that does not serve among it, has the same way out.
+        yield error(
+            "supervisor-gone",
+            facts.name,
+            "its supervisor was killed, and its processes with it or after it",
+            why="nothing serves, and what is left may hold memory, GPUs and addresses",
+            fix=f"`kvserving down {facts.name}` clears up what it left, then bring it up again",
+        )
+        return
+    if facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
+        yield error(
+            "state-folder-full",
+            "the folder of all services",
+            f"it has {size(facts.disk_free)} left, and what status shows is {facts.silent:.0f} s old",
+            why="the service goes on, but no state, log or list of engines is written: the router does not learn of an "
+            "engine that is started again",
+            fix="free some: the supervisor writes again within seconds",
+        )
     if facts.message:
         yield warning(
             "service-message",
