@@ -130,7 +130,7 @@ def test_a_configuration_that_cannot_be_used_is_told_by_every_command(
     model = folder(tmp_path / "model")
     file = written(tmp_path / "object.yaml", "file:./model")
     config = tmp_path / "model" / "config.json"
-    commands = (("plan", model, *ASKED), ("validate", file), ("doctor", file, "--site", "local"))
+    commands = (("plan", model, *ASKED), ("validate", file), ("doctor", file, "--site", "local", "-o", "json"))
     for content, reason in (
         ('{"a":' * 200_000, " is there and cannot be read: it is nested too deeply: download the model again"),
         (json.dumps(QWEN3_8B | {"num_attention_heads": 0}), ": num_attention_heads 0 is no number from 1 to 100,"),

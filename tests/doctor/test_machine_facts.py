@@ -17,7 +17,7 @@ import pytest
 from kvserving_operator import cli
 from kvserving_operator.doctor import gather_devices, gather_environment, gather_machine
 from kvserving_operator.doctor.facts_machine import Device, Driver, Link, Topology
-from kvserving_operator.local import procfs, waiting
+from kvserving_operator.local import hub, procfs, waiting
 from kvserving_operator.local.errors import EnvironmentFault
 from kvserving_operator.local.state import PodState, ServiceDir, State
 
@@ -317,10 +317,10 @@ def test_the_hub_is_reached_by_a_connection_alone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         there = {"HF_ENDPOINT": f"http://127.0.0.1:{port}"}
-        assert asyncio.run(gather_machine.reach(there)) == {f"127.0.0.1:{port}": ""}
-        assert asyncio.run(gather_machine.reach({**there, "HF_HUB_OFFLINE": "1"})) == {}
-        assert asyncio.run(gather_machine.reach({**there, "https_proxy": "http://p"})) == {}
-    (problem,) = asyncio.run(gather_machine.reach(there)).values()
+        assert asyncio.run(hub.reach(there)) == {f"127.0.0.1:{port}": ""}
+        assert asyncio.run(hub.reach({**there, "HF_HUB_OFFLINE": "1"})) == {}
+        assert asyncio.run(hub.reach({**there, "https_proxy": "http://p"})) == {}
+    (problem,) = asyncio.run(hub.reach(there)).values()
     assert problem.startswith("no connection")
 
 
@@ -339,10 +339,10 @@ def test_the_hub_is_reached_by_a_connection_alone() -> None:
     ],
 )
 def test_a_hub_that_is_no_address_is_told_with_its_variable_and_the_way_out(endpoint: str, said: str) -> None:
-    told = asyncio.run(gather_machine.reach({"HF_ENDPOINT": endpoint}))
+    told = asyncio.run(hub.reach({"HF_ENDPOINT": endpoint}))
     assert list(told) == ["HF_ENDPOINT"]
     assert told["HF_ENDPOINT"].startswith(said)
-    assert told["HF_ENDPOINT"].endswith(f": write it as {gather_machine.HUB}")
+    assert told["HF_ENDPOINT"].endswith(f": write it as {hub.HUB}")
 
 
 def test_an_interpreter_that_is_none_is_a_problem_and_no_exception(monkeypatch: pytest.MonkeyPatch) -> None:

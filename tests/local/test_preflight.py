@@ -170,6 +170,48 @@ def test_a_model_on_a_claim_is_looked_for_where_claims_are_on_this_machine(direc
     assert problems(run, directory) == ()
 
 
+def test_a_model_of_the_hub_that_is_neither_here_nor_to_be_had_is_refused(
+    directory: ServiceDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HF_HUB_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    flags = ["--model=o/m", "--revision=main"]
+    run = run_of(engine("prefill", *flags), engine("decode", *flags))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+        assert problems(run, directory) == ()
+    [problem] = problems(run, directory)
+    assert problem.startswith(f"spec.model.uri: hf://o/m is not in {tmp_path}/hub, and the hub cannot be reached: ")
+    assert f"127.0.0.1:{port} no connection: " in problem
+    assert "name a mirror by HF_ENDPOINT" in problem
+    assert "file:///path/to/model" in problem
+    own = [{"name": "HF_HUB_CACHE", "value": "/elsewhere"}]
+    assert problems(run_of(engine("decode", *flags, env=own)), directory) == ()
+    (tmp_path / "hub/models--o--m/snapshots/c0ffee").mkdir(parents=True)
+    (tmp_path / "hub/models--o--m/refs").mkdir()
+    (tmp_path / "hub/models--o--m/refs/main").write_text("c0ffee")
+    assert problems(run, directory) == ()
+
+
+def test_replicas_that_need_the_same_stand_once_in_a_sum() -> None:
+    run = run_of(deployment("prefill", KV, replicas=50, command=VLLM), engine())
+    [problem] = preflight.memory(run, run.pods()[0], GIB)
+    assert "50 \N{MULTIPLICATION SIGN} svc-prefill 3.5 (2.5 engine + 1 KV) + svc-decode-0 3.5 (2.5" in problem
+    assert "= 178.5 GiB" in problem
+    assert "svc-prefill-1" not in problem
+
+
+def test_requests_for_more_memory_than_there_is_are_told() -> None:
+    large = {"requests": {"memory": "900Gi", "cpu": "1"}}
+    pods = run_of(deployment("prefill", KV, replicas=2, command=VLLM, resources=large), engine()).pods()[0]
+    [notice] = preflight.reservations(pods, 24 * GIB)
+    assert "2 \N{MULTIPLICATION SIGN} svc-prefill 900.0 = 1800.0 GiB of 24.0" in notice
+    assert preflight.reservations(pods, 1800 * GIB) == []
+    assert preflight.reservations(run_of(engine()).pods()[0], 0) == []
+
+
 def test_too_little_memory_shows_the_sum() -> None:
     big = engine(env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}])
     run = run_of(engine("prefill"), big, weights_bytes=GIB)

@@ -9,23 +9,22 @@ import re
 import resource
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..api.v1alpha1 import Role
 from ..local import client, preflight, shared_memory, stores
 from ..local.addresses import can_bind
+from ..local.hub import reach
 from ..local.state import LOST, DamagedState, State, root, services
-from ..plan import addresses, ports
+from ..plan import ports
 from . import gather_devices
 from .facts_machine import Limits, MachineFacts
 from .gather_environment import environment
 
-HUB = "https://huggingface.co"
 _LISTEN = "127.0.0.1"
 _POD = "127.64.0.1"
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-_SECONDS = 3.0
 
 
 async def of_machine(engine_python: str | None, router_python: str | None) -> MachineFacts:
@@ -148,36 +147,6 @@ def _text(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError:
         return ""
-
-
-async def reach(environ: Mapping[str, str]) -> dict[str, str]:
-    """For the hub's address: why no connection can be made, empty where one can. Nothing is sent.
-
-    An ``HF_ENDPOINT`` that is no address is told under its own name.
-    Nothing is tried where the hub is not to be used, or a proxy stands before it.
-    """
-    offline = environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "TRUE", "YES", "ON")
-    if offline or environ.get("HTTPS_PROXY") or environ.get("https_proxy"):
-        return {}
-    hub = environ.get("HF_ENDPOINT") or HUB
-    address = addresses.parse(hub)
-    problem = address.problem or ("" if address.scheme in ("http", "https") else "has no http:// or https://")
-    if problem:
-        return {"HF_ENDPOINT": f"{addresses.shown(hub)} {problem}: write it as {HUB}"}
-    host, port = address.host, address.port or (80 if address.scheme == "http" else 443)
-    shown = f"{host}:{port}"
-    try:
-        async with asyncio.timeout(_SECONDS):
-            _, writer = await asyncio.open_connection(host, port)
-    except TimeoutError:
-        return {shown: f"no connection within {_SECONDS:.0f} s"}
-    except UnicodeError:
-        told = "has a host name with a part that is empty, or longer than 63 letters"
-        return {"HF_ENDPOINT": f"{addresses.shown(hub)} {told}: write it as {HUB}"}
-    except OSError as error:
-        return {shown: f"no connection: {error.strerror or error}"}
-    writer.close()
-    return {shown: ""}
 
 
 def disk_free(folder: Path) -> int | None:

@@ -54,13 +54,13 @@ def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
 
 def _model(model: Model) -> tuple[ModelFacts | None, tuple[tuple[str, str], ...]]:
     """Facts of the model's files on this machine, and what is wrong with them, each with the way out."""
-    if fault := preflight.model_fault(source(model.uri).reference, root() / "claims"):
-        return None, ((f"{fault.folder} {fault.what}", fault.way_out),)
     try:
-        return model_config.facts(model), ()
+        known = model_config.facts(model)
     except InvalidSpec as error:
         fix = "do what the sentence says: until then nothing is checked that depends on the model's layers and heads"
         return None, tuple((fault.message, fix) for fault in error.faults)
+    fault = preflight.model_fault(source(model.uri).reference, root() / "claims")
+    return known, () if fault is None else ((f"{fault.folder} {fault.what}", fault.way_out),)
 
 
 def _planned(reading: load.Reading, serving: KVServing, site: Site, facts: Observed) -> ObjectFacts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import connectors
-from . import gpus, stores
+from . import gpus, hub, model_config, stores
 from .addresses import can_bind
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
@@ -22,6 +23,13 @@ from .state import ServiceDir
 
 GIB = 2**30
 _FIRST_FREE_PORT = 1024
+_HUB_VARIABLES = frozenset(
+    {
+        *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_USE_MODELSCOPE"),
+        *("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"),
+    }
+)
+"""Variables that tell an engine of another hub, another cache or another way there."""
 CPU_ENGINE_BYTES = int(2.5 * GIB)
 """Resident memory of a CPU engine without KV cache and weights, measured."""
 
@@ -34,6 +42,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_programs(pods),
         *_store(pods),
         *_model(pods, directory.base / "claims"),
+        *_hub(pods),
         *_listen(run),
         *_gpus(pods),
         *memory(run, pods, available_memory()),
@@ -199,6 +208,31 @@ def model_fault(path: str, claims: Path) -> ModelFault | None:
     return ModelFault(folder, "has no config.json" if folder.is_dir() else "does not exist", way_out)
 
 
+def _hub(pods: list[LocalPod]) -> list[str]:
+    """A fault for each model of the hub of which nothing is cached here, when the hub cannot be reached.
+
+    Engines that are told of a hub, a cache or a proxy of their own are let be.
+    """
+    missing = []
+    for pod in (p for p in pods if p.is_engine and _is_python(p)):
+        name = pod.option("--model") or ""
+        told = {str(entry.get("name")) for entry in _env(pod)}
+        if not name or name.startswith("/") or "://" in name or told & _HUB_VARIABLES:
+            continue
+        if model_config.folder_of(f"hf://{name}", pod.option("--revision")) is None:
+            missing.append(name)
+    if not missing or any(os.environ.get(name) for name in ("ALL_PROXY", "all_proxy")):
+        return []
+    away = [f"{address} {problem}" for address, problem in asyncio.run(hub.reach(os.environ)).items() if problem]
+    return [
+        f"spec.model.uri: hf://{name} is not in {model_config.hub_cache()}, and the hub cannot be reached:"
+        f" {'; '.join(away)}. Check network and proxy, name a mirror by HF_ENDPOINT, or copy the model to a folder and"
+        " name it, as file:///path/to/model"
+        for name in sorted(set(missing))
+        if away
+    ]
+
+
 def _listen(run: Run) -> list[str]:
     host, port = run.listen
     if can_bind(host, port):
@@ -220,16 +254,45 @@ def _gpus(pods: list[LocalPod]) -> list[str]:
     there = gpus.visible()
     if sum(wanted.values()) <= len(there):
         return []
-    total = " + ".join(f"{name} {number}" for name, number in wanted.items())
+    total = _sum([(name, str(number)) for name, number in wanted.items()])
     return [
         f"not enough GPUs: {total} = {sum(wanted.values())}, but this machine shows {len(there)}. Lower replicas or"
         " parallelism, or use spec.engine.device: cpu"
     ]
 
 
+def _sum(terms: list[tuple[str, str]]) -> str:
+    """The sum of what each pod needs; those of one role that need the same stand once, with their number."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for name, need in terms:
+        alike.setdefault((name.rpartition("-")[0], need), []).append(name)
+    return " + ".join(
+        f"{names[0]} {need}" if len(names) == 1 else f"{len(names)} \N{MULTIPLICATION SIGN} {workload} {need}"
+        for (workload, need), names in alike.items()
+    )
+
+
+def reservations(pods: list[LocalPod], available: int) -> list[str]:
+    """A notice when the engines' requests for memory are above ``available`` bytes: nothing reserves them here."""
+    from ..api.types import Quantity
+
+    asked = []
+    for pod in (p for p in pods if p.is_engine):
+        amount = ((pod.container.get("resources") or {}).get("requests") or {}).get("memory")
+        asked.append((pod.name, 0 if amount is None else Quantity(str(amount)).bytes))
+    total = sum(need for _, need in asked)
+    if total <= available:
+        return []
+    terms = _sum([(name, f"{need / GIB:.1f}") for name, need in asked if need])
+    return [
+        f"the engines ask for more memory than is available (resources.requests.memory): {terms} = {total / GIB:.1f}"
+        f" GiB of {available / GIB:.1f}. A cluster would not place them; on one machine nothing is reserved"
+    ]
+
+
 def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
     """A fault when the CPU engines' estimate is above ``available`` bytes; the text shows the sum."""
-    terms = []
+    terms: list[tuple[str, str]] = []
     total = 0
     for pod in (p for p in pods if p.is_engine and not p.gpus and _is_python(p)):
         entries = {e["name"]: e.get("value") for e in pod.container.get("env") or ()}
@@ -241,16 +304,16 @@ def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
         need = CPU_ENGINE_BYTES + int(kv * GIB) + run.weights_bytes + tier
         weights = f" + {run.weights_bytes / GIB:.1f} weights" if run.weights_bytes > 0.05 * GIB else ""
         held = f" + {tier / GIB:.1f} host tier" if tier else ""
-        terms.append(f"{pod.name} {need / GIB:.1f} (2.5 engine + {kv:g} KV{weights}{held})")
+        terms.append((pod.name, f"{need / GIB:.1f} (2.5 engine + {kv:g} KV{weights}{held})"))
         total += need
     for pod in (p for p in pods if p.role == "store"):
         need = int(pod.container["resources"]["limits"]["memory"])
-        terms.append(f"{pod.name} {need / GIB:.1f}")
+        terms.append((pod.name, f"{need / GIB:.1f}"))
         total += need
     if total <= available:
         return []
     return [
-        f"too little memory: {' + '.join(terms)} = {total / GIB:.1f} GiB, but {available / GIB:.1f} GiB are available."
+        f"too little memory: {_sum(terms)} = {total / GIB:.1f} GiB, but {available / GIB:.1f} GiB are available."
         " Stop other programs, lower replicas, VLLM_CPU_KVCACHE_SPACE in spec.engine.env, or the sizes in spec.cache"
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..api.v1alpha1 import KVServing
 from . import launchers, model_config, model_weights, preflight
@@ -66,8 +66,9 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
     if not run.pods()[0]:
         raise EnvironmentFault(f"{run.name} asks for no engine: spec.suspend is true, or replicas are 0")
     tell("checking this machine")
-    preflight.check(run, run.pods()[0], directory, engine, router)
-    return run
+    pods = run.pods()[0]
+    preflight.check(run, pods, directory, engine, router)
+    return replace(run, notices=(*run.notices, *preflight.reservations(pods, preflight.available_memory())))
 
 
 def digest(serving: KVServing) -> str:
