@@ -166,6 +166,21 @@ def test_a_folder_with_a_configuration_is_read(tmp_path: Path, capsys: pytest.Ca
     assert (inputs["weights"]["basis"], inputs["weights"]["text"]) == ("given", "16 GB")
 
 
+def test_of_a_folder_without_weight_files_none_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tests.sizing.test_models import QWEN3_8B
+
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_8B))
+    assert run(str(tmp_path), "--device", "h100", *LENGTHS, "-o", "json") == 0
+    said = capsys.readouterr().out
+    assert "weight files here" not in said
+    inputs = {entry["name"]: entry for entry in json.loads(said)["inputs"]}
+    assert inputs["parameters"]["source"] == "config.json here"
+    assert run(str(tmp_path / "config.json"), "--device", "h100", *LENGTHS) == 1
+    assert (
+        f"MODEL: is the configuration of a model, not an object: name the folder {tmp_path}" in capsys.readouterr().err
+    )
+
+
 def test_the_facts_that_the_page_states_are_those_that_an_unknown_model_needs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

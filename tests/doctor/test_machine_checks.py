@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -220,9 +220,25 @@ def test_left_shared_memory_is_removed_by_the_command_that_is_told(tmp_path: Pat
 
 
 def test_the_names_of_a_command_stay_in_one_line() -> None:
-    stale = {f"/dev/shm/psm_{number:08x}": 4096 for number in range(123)}
+    stale = {f"/dev/shm/psm_{number:08x}": 4096 for number in range(6)}
     lines = list(report.told(checks.of_machine(replace(MACHINE, stale=stale))))
-    assert f"/dev/shm/{{{','.join(f'psm_{number:08x}' for number in range(123))}}}`" in [line.strip() for line in lines]
+    assert f"/dev/shm/{{{','.join(f'psm_{number:08x}' for number in range(6))}}}`" in [line.strip() for line in lines]
+
+
+def test_of_many_names_a_few_are_shown_and_the_command_stands_whole_in_the_document() -> None:
+    stale = {f"/dev/shm/psm_{number:08x}": 4096 for number in range(155)}
+    found = checks.of_machine(replace(MACHINE, stale=stale))
+    text = " ".join(" ".join(report.told(found)).split())
+    assert "(psm_00000000, psm_00000001, psm_00000002 and 152 more): `kvserving doctor -o json` has the whole" in text
+    assert text.count("psm_") == 3
+    (entry,) = report.document({}, found)["findings"]
+    assert all(PurePosixPath(path).name in entry["fix"] for path in stale)
+
+
+def test_the_cuda_of_an_environment_is_told_as_that_of_its_torch() -> None:
+    built = replace(MACHINE, engine=engine(vllm="0.32.0", device="cpu"))
+    (line,) = (line for line in report.machine_lines(built) if line.startswith("  engines"))
+    assert "vllm 0.32.0 (cpu), torch for CUDA 13.0, " in line
 
 
 def test_what_programs_print_is_masked_in_the_head_too() -> None:

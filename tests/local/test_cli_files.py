@@ -25,6 +25,11 @@ def test_validate_reports_every_fault_of_every_file(machine: Machine) -> None:
 def test_validate_reads_standard_input_and_names_files_that_cannot_be_read(machine: Machine) -> None:
     done = machine("validate", "-", text=Path(machine.file()).read_text())
     assert (done.returncode, done.stdout) == (0, "standard input: valid\n")
+    (machine.folder / "b").mkdir()
+    done = machine("validate", "b")
+    assert (done.returncode, done.stdout) == (1, "b is a folder: name the files in it, such as b/NAME.yaml\n")
+    (machine.folder / "b" / "c.yaml").touch()
+    assert machine("validate", "b").stdout == "b is a folder: name the files in it, such as b/c.yaml\n"
     done = machine("validate", "missing.yaml")
     assert (done.returncode, done.stdout) == (1, "missing.yaml: cannot be read: No such file or directory\n")
 

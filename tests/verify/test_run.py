@@ -65,8 +65,12 @@ def test_a_failure_that_passes_is_told_with_the_proof(engines: list[Engine]) -> 
 @pytest.mark.parametrize(("fault", "probes"), [("broken", 2), ("no connector", 1)])
 def test_a_probe_is_sent_again_once_and_only_where_an_engine_answered_an_error(fault: str, probes: int) -> None:
     engine = prefill(0, fault)
-    assert not run([engine, decode()], through_router=False).ok
+    found = run([engine, decode()], through_router=False)
+    assert not found.ok
     assert len(engine.seen) == probes
+    line = found.lines()[0]
+    assert line.endswith(" (two probes)") is (probes == 2)
+    assert "the first: " not in line, "the same sentence stands once"
 
 
 def test_every_engine_is_probed_with_a_prompt_of_its_own() -> None:

@@ -42,6 +42,8 @@ def inspect(file: str) -> load.Reading:
     if file == "-":
         return _standard_input()
     reading = load.inspect_file(Path(file), strict=True)
+    if Path(file).is_dir():
+        return load.Reading(None, (Fault("", f"{file} is a folder: name the files in it, such as {_inside(file)}"),))
     if _is_name(file) and not Path(file).exists():
         hint = (
             f"the command takes the file of an object, such as {file}.yaml; `kvserving status {file}` shows the service"
@@ -50,6 +52,12 @@ def inspect(file: str) -> load.Reading:
             None, tuple(replace(f, message=f"{f.message}: {hint} of that name") for f in reading.faults)
         )
     return reading
+
+
+def _inside(folder: str) -> str:
+    """A file of that folder that may hold an object, or how such files are named."""
+    found = sorted(path for pattern in ("*.yaml", "*.yml") for path in Path(folder).glob(pattern))
+    return str(found[0] if found else Path(folder) / "NAME.yaml")
 
 
 def _standard_input() -> load.Reading:

@@ -154,6 +154,9 @@ def _serving(subject: str, changes: Changes) -> KVServing:
         except InvalidSpec as error:
             raise InvalidSpec(Fault("MODEL", fault.message, fault.value) for fault in error.faults) from None
         return objects.changed(made, changes)
+    if Path(subject).name == "config.json" and Path(subject).is_file():
+        message = f"is the configuration of a model, not an object: name the folder {Path(subject).absolute().parent}"
+        raise InvalidSpec([Fault("MODEL", message, subject)])
     return objects.changed(files.read(subject), changes)
 
 

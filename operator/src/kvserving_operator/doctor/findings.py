@@ -38,6 +38,8 @@ class Finding:
     what: str
     why: str
     fix: str
+    brief: str = ""
+    """The way out for people, where the whole of it is too long to be read."""
 
     def to_json(self) -> dict[str, str]:
         """Plain JSON data, fit to be shown."""

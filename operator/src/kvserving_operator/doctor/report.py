@@ -91,7 +91,7 @@ def told(found: Sequence[Finding]) -> Iterator[str]:
     """Lines about each finding, the worst first, and a sum."""
     for finding in found:
         yield f"{finding.severity.upper():<8} {shown(finding.where)}  ({finding.check})"
-        for word, text in (("", finding.what), ("why: ", finding.why), ("fix: ", finding.fix)):
+        for word, text in (("", finding.what), ("why: ", finding.why), ("fix: ", finding.brief or finding.fix)):
             yield from textwrap.wrap(
                 word + shown(text),
                 _WIDTH,
@@ -268,7 +268,11 @@ def _no_gpus(facts: MachineFacts) -> str:
 
 
 def _environment(found: Environment) -> str:
-    versions = [f"{name} {text}" for name, text in _versions(found).items() if name != "python" and text]
+    # torch has it from its build, whatever the machine has: a vLLM for CPUs names one as well.
+    names = {"cuda": "torch for CUDA"}
+    versions = [
+        f"{names.get(name, name)} {text}" for name, text in _versions(found).items() if name != "python" and text
+    ]
     return f"{found.path}: {', '.join(versions) or 'nothing of ours'}"
 
 

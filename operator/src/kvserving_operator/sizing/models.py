@@ -191,7 +191,7 @@ def _of_disk(disk: OnDisk, config: Mapping[str, Any], uri: str) -> _Known:
         # Files that hold less than the experts are not all of them.
         total = None
     return _Known(
-        source="config.json and weight files here",
+        source="config.json and weight files here" if disk.weights else "config.json here",
         parameters=total,
         active=total - idle if total and idle is not None else None,
         weights=disk.weights or None,

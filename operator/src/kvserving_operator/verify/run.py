@@ -250,6 +250,8 @@ async def _second_chance(probe: Callable[[], Awaitable[Verdict]]) -> Verdict:
     if first.cause not in _MAY_PASS:
         return first
     second = await probe()
+    if second.sentence == first.sentence:
+        return replace(second, sentence=f"{second.sentence} (two probes)")
     return replace(second, sentence=f"{second.sentence} (second probe; the first: {first.sentence})")
 
 

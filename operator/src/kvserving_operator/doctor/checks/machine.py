@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ...memory import SHM_MARGIN_BYTES, size
@@ -21,6 +22,8 @@ _LEAST_TASKS = 512
 _CORES_OF_A_PAIR = 2
 _STRICT = 2
 """The mode of overcommit in which reservations count."""
+_MOST_NAMES = 6
+_SOME_NAMES = 3
 _EXPANDABLE = re.compile(r"expandable_segments *: *[Tt]rue")
 _SHM = "/dev/shm"  # noqa: S108 - where shared memory lies on Linux
 
@@ -72,7 +75,7 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
         )
     if facts.stale:
         held = sum(facts.stale.values())
-        yield warning(
+        found = warning(
             "shm-leftovers",
             _SHM,
             f"{len(facts.stale)} files of ended engines hold {size(held)}, and no process of yours uses them",
@@ -80,6 +83,7 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             fix="unless engines of other users or containers use them, remove exactly these: "
             f"`{_removal(facts.stale)}`",
         )
+        yield replace(found, brief=_in_brief(facts.stale))
     if facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
         yield warning(
             "disk-small",
@@ -88,6 +92,18 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             why="logs and filesystem stores end when it is full",
             fix="free some, or name another folder by KVSERVING_STATE_DIR",
         )
+
+
+def _in_brief(paths: Iterable[str]) -> str:
+    """Where the command for many files stands; empty where it is short enough to be read."""
+    names = sorted(PurePosixPath(path).name for path in paths)
+    if len(names) <= _MOST_NAMES:
+        return ""
+    listed = f"{', '.join(names[:_SOME_NAMES])} and {len(names) - _SOME_NAMES} more"
+    return (
+        f"unless engines of other users or containers use them, remove exactly these ({listed}): `kvserving doctor -o "
+        "json` has the whole command, as the fix of shm-leftovers"
+    )
 
 
 def _removal(paths: Iterable[str]) -> str:
