@@ -11,29 +11,43 @@ from kvserving_operator.local.state import READY, STARTING, STOPPING, VERIFYING,
 
 
 def state(phase: str, *pods: PodState) -> State:
-    return State("svc", "r", phase, {"url": None}, "python", "tiny", pods, {"pid": None})
+    return State("svc", "r", phase, {"url": None}, "python", "tiny", pods, {"pid": 9})
 
 
 def pod(role: str, *, ready: bool = False, pid: int | None = 7, phase: str = "Loading") -> PodState:
     return PodState(f"svc-{role}-0", role, "127.1.2.3", 8000, ready=ready, pid=pid, phase=phase)
 
 
+EVERY_5 = list(range(5, 65, 5))
+
+
 @pytest.mark.parametrize(
-    ("shown", "line"),
+    ("shown", "line", "moments"),
     [
         (
             state(STARTING, pod("prefill", ready=True, phase="Ready"), pod("decode")),
-            "svc: Starting for 25 s, waiting for svc-decode-0 (Loading)",
+            "svc: Starting for 10 s, waiting for svc-decode-0 (Loading)",
+            [10, 35, 60],
         ),
-        (state(VERIFYING, pod("decode", ready=True)), "svc: Verifying for 25 s, waiting for the verification"),
+        (
+            state(VERIFYING, pod("decode", ready=True)),
+            "svc: Verifying for 10 s, waiting for the verification",
+            [10, 35, 60],
+        ),
         (
             state(STOPPING, pod("router", pid=None, phase="Stopped"), pod("decode", phase="Stopping")),
-            "svc: Stopping for 25 s, waiting for svc-decode-0 (Stopping)",
+            "svc: Stopping for 5 s, waiting for svc-decode-0 (Stopping)",
+            EVERY_5,
+        ),
+        (
+            state(STOPPING, pod("decode", pid=None, phase="Stopped")),
+            "svc: Stopping for 5 s, waiting for its supervisor (process 9)",
+            EVERY_5,
         ),
     ],
 )
-def test_what_is_waited_for_is_told_every_30_seconds(
-    capsys: pytest.CaptureFixture[str], shown: State, line: str
+def test_what_is_waited_for_is_told_soon_then_every_30_seconds_and_every_5_while_it_stops(
+    capsys: pytest.CaptureFixture[str], shown: State, line: str, moments: list[int]
 ) -> None:
     now = 0.0
     view = View("svc", lambda: now)
@@ -44,8 +58,20 @@ def test_what_is_waited_for_is_told_every_30_seconds(
         view.update(shown)
         if text := capsys.readouterr().err:
             said.append((now, text))
-    assert [at for at, _ in said] == [25, 50]
-    assert said[0][1] == f"[ 25.0s] {line}\n"
+    assert [at for at, _ in said] == moments
+    assert said[0][1] == f"[{said[0][0]:5.1f}s] {line}\n"
+
+
+def test_what_a_supervisor_says_of_itself_is_told_once_and_when_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
+    view = View("svc", lambda: 0.0)
+    served = state(READY, pod("decode", ready=True))
+    for shown in (served, replace(served, message="the disk is full"), replace(served, message="the disk is full")):
+        view.update(shown)
+    view.update(served)
+    assert capsys.readouterr().err.splitlines()[2:] == [
+        "[  0.0s] notice: the disk is full",
+        "[  0.0s] notice: the state of svc is written again",
+    ]
 
 
 def test_why_a_pod_is_started_again_stands_in_the_line_and_in_the_table() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..local.state import DEGRADED, READY, STARTING, STOPPING, VERIFYING, PodState, State
+from ..local.state import DEGRADED, FAILED, READY, STARTING, STOPPING, VERIFYING, PodState, State
 from .summary import print_summary, size
 
 if TYPE_CHECKING:
@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
 _QUIET_SECONDS = 24.0
 """Silence after which the next state is told though nothing changed. States come every 5 s, so a line every 30 s."""
+_FIRST_QUIET_SECONDS = 9.0
+"""As that, since something last changed."""
+_STOPPING_SECONDS = 4.0
+"""As that, while a service stops."""
 
 
 class View:
-    """Lines on standard error: one for each change, and while it is waited for something one every 30 s.
+    """Lines on standard error: one for each change, and while it is waited for something one after 10 s, then every 30.
+
+    While a service stops there is one every 5 s.
+
 
     ``clock`` tells seconds since any fixed moment.
     """
@@ -34,6 +41,8 @@ class View:
         self._seen: dict[str, tuple[str, str]] = {}
         self._phase = ""
         self._was_up = False
+        self._waits = False
+        self._message = ""
 
     def step(self, text: str) -> None:
         """Say what is being done before there is a state."""
@@ -55,9 +64,20 @@ class View:
             self._phase_began = self._clock()
             self._say(f"{state.name}: {state.phase}")
             self._come_up(state)
-        elif self._clock() - self._said >= _QUIET_SECONDS and (awaited := waited_for(state)):
+        elif self._clock() - self._said >= self._quiet and (awaited := waited_for(state)):
             elapsed = self._clock() - self._phase_began
             self._say(f"{state.name}: {state.phase} for {elapsed:.0f} s, waiting for {awaited}")
+            self._waits = True
+        if state.message != self._message and state.phase != FAILED:
+            self._message = state.message
+            self.notice(state.message or f"the state of {state.name} is written again")
+
+    @property
+    def _quiet(self) -> float:
+        """Seconds of silence until the same is told again."""
+        if self._phase == STOPPING:
+            return _STOPPING_SECONDS
+        return _QUIET_SECONDS if self._waits else _FIRST_QUIET_SECONDS
 
     def close(self) -> None:
         """Stop showing."""
@@ -72,6 +92,7 @@ class View:
 
     def _say(self, text: str) -> None:
         self._said = self._clock()
+        self._waits = False
         print(f"[{self._said - self._began:5.1f}s] {text}", file=sys.stderr, flush=True)
 
 
@@ -139,8 +160,12 @@ def waited_for(state: State) -> str:
         return "the verification"
     if state.phase == STARTING:
         pods = [pod for pod in state.pods if not pod.ready]
+    elif state.phase == STOPPING:
+        pods = [pod for pod in state.pods if pod.pid is not None]
+        if not pods:
+            return f"its supervisor (process {state.supervisor['pid']})"
     else:
-        pods = [pod for pod in state.pods if pod.pid is not None] if state.phase == STOPPING else []
+        pods = []
     return ", ".join(f"{pod.name} ({pod.phase})" for pod in pods)
 
 
