@@ -187,6 +187,13 @@ def test_a_model_of_the_hub_that_is_neither_here_nor_to_be_had_is_refused(
     assert f"127.0.0.1:{port} no connection: " in problem
     assert "name a mirror by HF_ENDPOINT" in problem
     assert "file:///path/to/model" in problem
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    [problem] = problems(run, directory)
+    assert "the hub cannot be reached: HF_HUB_OFFLINE is set. " in problem
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    assert problems(run, directory) == (), "what a proxy reaches is not known"
+    monkeypatch.delenv("ALL_PROXY")
     own = [{"name": "HF_HUB_CACHE", "value": "/elsewhere"}]
     assert problems(run_of(engine("decode", *flags, env=own)), directory) == ()
     (tmp_path / "hub/models--o--m/snapshots/c0ffee").mkdir(parents=True)

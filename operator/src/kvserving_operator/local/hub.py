@@ -9,6 +9,11 @@ HUB = "https://huggingface.co"
 _SECONDS = 3.0
 
 
+def offline(environ: Mapping[str, str]) -> bool:
+    """Whether the hub's own tools are told to use nothing but the cache."""
+    return environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "TRUE", "YES", "ON")
+
+
 async def reach(environ: Mapping[str, str]) -> dict[str, str]:
     """For the hub's address: why no connection can be made, empty where one can. Nothing is sent.
 
@@ -17,8 +22,7 @@ async def reach(environ: Mapping[str, str]) -> dict[str, str]:
     """
     from ..plan import addresses
 
-    offline = environ.get("HF_HUB_OFFLINE", "").strip().upper() in ("1", "TRUE", "YES", "ON")
-    if offline or environ.get("HTTPS_PROXY") or environ.get("https_proxy"):
+    if offline(environ) or environ.get("HTTPS_PROXY") or environ.get("https_proxy"):
         return {}
     hub = environ.get("HF_ENDPOINT") or HUB
     address = addresses.parse(hub)

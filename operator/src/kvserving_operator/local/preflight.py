@@ -221,9 +221,14 @@ def _hub(pods: list[LocalPod]) -> list[str]:
             continue
         if model_config.folder_of(f"hf://{name}", pod.option("--revision")) is None:
             missing.append(name)
-    if not missing or any(os.environ.get(name) for name in ("ALL_PROXY", "all_proxy")):
+    if not missing:
         return []
-    away = [f"{address} {problem}" for address, problem in asyncio.run(hub.reach(os.environ)).items() if problem]
+    proxied = any(os.environ.get(name) for name in ("ALL_PROXY", "all_proxy"))
+    if hub.offline(os.environ):
+        away = ["HF_HUB_OFFLINE is set"]
+    else:
+        reached = {} if proxied else asyncio.run(hub.reach(os.environ))
+        away = [f"{address} {problem}" for address, problem in reached.items() if problem]
     return [
         f"spec.model.uri: hf://{name} is not in {model_config.hub_cache()}, and the hub cannot be reached:"
         f" {'; '.join(away)}. Check network and proxy, name a mirror by HF_ENDPOINT, or copy the model to a folder and"
