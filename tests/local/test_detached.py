@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -66,6 +67,46 @@ def test_a_killed_supervisor_takes_engines_and_their_children_with_it(directory:
     assert "kvserving down svc" in lost.message
     assert client.stop(directory, lambda s: None)
     assert client.current(directory) is None
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_stopping_what_a_killed_supervisor_left_leaves_its_logs_alone(directory: ServiceDir) -> None:
+    state = start(small(), directory)
+    os.kill(state.supervisor["pid"], signal.SIGKILL)
+    assert waiting.all_gone([state.supervisor["pid"]], 5)
+    for half_written in (".state.json.2212", ".discovery.json.2212"):
+        (directory.path / half_written).touch()
+    assert client.stop(directory, lambda s: None)
+    assert {path.name for path in directory.path.iterdir()} == {"logs", "supervisor.lock"}
+    assert client.is_stopped(directory)
+    assert {path.name for path in directory.path.iterdir()} == {"logs", "supervisor.lock"}
+
+
+def test_a_refused_start_leaves_no_empty_folders_beside_old_logs(directory: ServiceDir) -> None:
+    directory.create()
+    (directory.logs / "svc-decode-0.log").write_text("old\n")
+    os.close(client.claim(NAME, "abc", directory))
+    directory.discard_unused()
+    assert {path.name for path in directory.path.iterdir()} == {"logs", "supervisor.lock"}
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_who_stops_a_service_is_told_what_is_left_of_it_though_no_state_can_be_written(directory: ServiceDir) -> None:
+    state = start(small("--ignore-sigterm"), directory)
+    resource.prlimit(state.supervisor["pid"], resource.RLIMIT_FSIZE, (0, 0))
+    told: list[State] = []
+    hurried: list[bool] = []
+
+    def hear(now: State) -> None:
+        told.append(now)
+        if [p.pid is not None for p in now.pods] == [True, False, False] and not hurried:
+            hurried.append(True)
+            raise KeyboardInterrupt  # the first engine does not heed what asks it to stop
+
+    assert client.stop(directory, hear)
+    assert {now.phase for now in told} == {"Stopping"}
+    assert [(p.phase, p.ready) for p in told[-1].pods][1:] == [("Stopped", False)] * 2
+    assert nothing_left([state.instance])
 
 
 @pytest.mark.usefixtures("stopped_after")

@@ -25,13 +25,16 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
     import time
 
     from ..local import follow as following
-    from ..local.errors import LocalError, there_are
+    from ..local.client import BUSY
+    from ..local.errors import UP, LocalError, there_are
     from ..local.state import ServiceDir, logged
     from .summary import moment
 
     logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
+    if not logs and ServiceDir(name).taken:
+        raise LocalError(BUSY.format(name=name))
     if not logs:
-        raise LocalError(f"no logs of a service {name} on this machine; {there_are(logged())}")
+        raise LocalError(f"no logs of a service {name} on this machine; {there_are(logged())}; {UP}")
     chosen = {key: path for key, path in logs.items() if pod is None or pod == key or key.startswith(f"{name}-{pod}-")}
     if not chosen:
         pods = [key for key in logs if key.startswith(f"{name}-")]

@@ -18,7 +18,8 @@ def command(name: str | None, output: str) -> int:
 
     require_linux()
     from ..local import client
-    from ..local.errors import LocalError
+    from ..local.errors import UP, LocalError
+    from ..local.state import starting
     from .summary import print_state
 
     states = [state for d in client.find(name) if (state := client.current(d)) is not None]
@@ -28,8 +29,11 @@ def command(name: str | None, output: str) -> int:
         data = [state.as_dict() for state in states]
         click.echo(json.dumps(data[0] if name is not None else data, indent=2))
         return 0
-    if not states:
-        click.echo("nothing runs; `kvserving up FILE` starts a service")
+    begun = starting() if name is None else []
+    if not states and not begun:
+        click.echo(f"nothing runs; {UP}")
     for state in states:
-        print_state(state, wide=output == "wide")
+        print_state(state, wide=output == "wide", brief=name is None)
+    for directory in begun:
+        click.echo(client.BUSY.format(name=directory.name))
     return 0

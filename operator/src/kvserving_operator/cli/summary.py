@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from ..api.faults import printable
-from ..local.state import DEGRADED, FAILED, PodState, ServiceDir, State
+from ..local.state import DEGRADED, FAILED, LOST, PodState, ServiceDir, State
 
 
 def print_summary(state: State, *, detached: bool) -> None:
@@ -27,11 +27,12 @@ def print_summary(state: State, *, detached: bool) -> None:
     print(end="", flush=True)
 
 
-def print_state(state: State, *, wide: bool) -> None:
-    """One service: a line on the whole, a table of its pods, and its proof."""
+def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
+    """One service: a line on the whole, a table of its pods, and its proof; ``brief`` shortens what a failure says."""
     print(f"{state.name}  {state.phase}  {state.router['url'] or 'no router'}  model {state.served_model}")
     if state.message:
-        print("\n".join(f"  {printable(line)}" for line in state.message.splitlines()))
+        lines = _short(state) if brief and state.phase == FAILED else state.message.splitlines()
+        print("\n".join(f"  {printable(line)}" for line in lines))
     if state.phase == DEGRADED and (down := [pod.name for pod in state.pods if not pod.ready]):
         print(f"  not ready: {', '.join(down)}")
     if state.pods and state.phase != FAILED:
@@ -43,9 +44,39 @@ def print_state(state: State, *, wide: bool) -> None:
             f"  revision {state.revision}  supervisor {state.supervisor['pid']}  engines' Python {state.engine_python}"
         )
     if state.verification is not None:
+        at, now = state.verification["at"], time.time()
+        past = _past(state) if state.verification["ok"] else ""
+        if past:
+            print(f"  last verified {ago(at, now)}{past}:")
         for line in state.verification["lines"]:
-            print(f"  {line}")
-        print(f"  checked at {moment(state.verification['at'], time.time())}")
+            print(f"  {'  ' * bool(past)}{line}")
+        if not past:
+            print(f"  checked at {moment(at, now)}")
+
+
+def _past(state: State) -> str:
+    """What happened since a proof that holds no more, as the end of a sentence; empty where it holds."""
+    assert state.verification is not None
+    if state.phase == LOST:
+        return ", before its supervisor was killed"
+    ended = [pod.name for pod in state.pods if pod.ended > state.verification["at"]]
+    if ended:
+        return f", before {' and '.join(ended)} ended"
+    late = [pod.name for pod in state.pods if not pod.ready]
+    return f", when {' and '.join(late)} {'was' if len(late) == 1 else 'were'} ready" if late else ""
+
+
+def _short(state: State) -> list[str]:
+    """The first line of what a failure says, its last exception, and where the rest is."""
+    from ..local.logfile import raised
+
+    first, *rest = state.message.splitlines()
+    if not rest:
+        return [first]
+    exceptions = [said for line in rest if (said := raised(line.removeprefix("  | ")))]
+    logs = [line for line in rest if line.startswith("The whole log: ")]
+    first = first.removesuffix(" Its last lines:")
+    return [first, *exceptions[-1:], *logs, f"`kvserving status {state.name}` shows all of it"]
 
 
 def stopped(directory: ServiceDir, *, already: bool = False) -> str:
@@ -69,9 +100,14 @@ def size(number: int) -> str:
 
 def moment(at: float, now: float) -> str:
     """When something was, in local time and as an age."""
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {ago(at, now)}"
+
+
+def ago(at: float, now: float) -> str:
+    """The age of what was at a time."""
     seconds = max(0, int(now - at))
     age = f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {age} ago"
+    return f"{age} ago"
 
 
 def _row(pod: PodState, wide: bool) -> list[str]:

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from . import module, procfs, waiting
-from .errors import EnvironmentFault, LocalError, NoSuchService, there_are
+from .errors import UP, EnvironmentFault, LocalError, NoSuchService, there_are
 from .leftovers import end_leftovers
 from .run import Run
-from .state import DEGRADED, FAILED, LOST, READY, ServiceDir, State, services
+from .state import DEGRADED, FAILED, LOST, READY, STOPPING, PodState, ServiceDir, State, services
 
-SILENT_SECONDS = 30.0
+SILENT_SECONDS = 15.0
 """A supervisor that runs writes its state every few seconds."""
-_BUSY = "{name} is just being started or stopped by another command; try again when it is done"
+_LEAST_BYTES = 64 * 2**10
+"""Room for a state and what lies beside it while it is written."""
+BUSY = "{name} is just being started or stopped by another command; try again when it is done"
 
 
 def claim(name: str, digest: str, directory: ServiceDir) -> int:
@@ -36,7 +38,7 @@ def claim(name: str, digest: str, directory: ServiceDir) -> int:
 
 def _already_runs(name: str, digest: str, state: State | None) -> str:
     if state is None or not state.supervised:
-        return _BUSY.format(name=name)
+        return BUSY.format(name=name)
     same = (
         "It runs this same object, so there is nothing to bring up; `kvserving status` shows it."
         if state.spec_digest == digest
@@ -98,8 +100,8 @@ def as_now(state: State) -> State:
         return state
     if state.supervised:
         if (silent := time.time() - state.updated) > SILENT_SECONDS:
-            text = f"its supervisor has written nothing for {silent:.0f} s: the disk is full, or it stands still"
-            state = replace(state, message=state.message or text)
+            text = f"what stands here is old: its supervisor has written nothing for {silent:.0f} s: {_silence(state)}"
+            state = replace(state, message=f"{state.message}\n{text}" if state.message else text)
         pods = tuple(
             replace(pod, memory=procfs.memory_bytes(procfs.session_processes(pod.pid))) if pod.pid else pod
             for pod in state.pods
@@ -110,10 +112,24 @@ def as_now(state: State) -> State:
     return replace(state, phase=LOST, pods=pods, message=message)
 
 
+def _silence(state: State) -> str:
+    """Why a supervisor that runs writes nothing, as far as that can be seen from outside."""
+    try:
+        disk = os.statvfs(state.directory)
+    except OSError as error:
+        return f"its folder cannot be used: {error.strerror}: {state.directory}"
+    if disk.f_flag & os.ST_RDONLY:
+        return f"the disk of {state.directory} is read-only"
+    if disk.f_bavail * disk.f_frsize < _LEAST_BYTES or (disk.f_files and not disk.f_favail):
+        return f"the disk of {state.directory} is full. Free some space; the service goes on"
+    return f"it stands still, or may not write into {state.directory}"
+
+
 def stop(directory: ServiceDir, on_state: Callable[[State], None]) -> bool:
     """Stop a service in drain order and remove its state; whether there was one.
 
-    A KeyboardInterrupt while waiting makes the supervisor hurry; the wait goes on.
+    ``on_state`` gets the state every second, with what the kernel knows of the pods: a supervisor whose disk is full
+    writes none. A KeyboardInterrupt while waiting makes the supervisor hurry; the wait goes on.
     """
     state = directory.read()
     if state is None:
@@ -124,8 +140,9 @@ def stop(directory: ServiceDir, on_state: Callable[[State], None]) -> bool:
         hurried = False
         while procfs.is_running(pid, state.supervisor["start_time"]):
             try:
-                if not waiting.all_gone([pid], 1.0) and (now := directory.read()) is not None:
-                    on_state(now)
+                if not waiting.all_gone([pid], 1.0):
+                    state = directory.read() or state
+                    on_state(_stopping(state))
             except KeyboardInterrupt:
                 if hurried:
                     raise
@@ -134,6 +151,19 @@ def stop(directory: ServiceDir, on_state: Callable[[State], None]) -> bool:
     end_leftovers(directory)
     directory.clear()
     return True
+
+
+def _stopping(state: State) -> State:
+    """The state, as it was written, of a service that was told to stop."""
+    if state.phase == FAILED:
+        return state
+
+    def now(pod: PodState) -> PodState:
+        if pod.pid is None or procfs.is_running(pod.pid, pod.start_time):
+            return pod
+        return replace(pod, ready=False, phase="Stopped", pid=None, memory=0)
+
+    return replace(state, phase=STOPPING, pods=tuple(now(pod) for pod in state.pods))
 
 
 def check_again(state: State) -> None:
@@ -150,7 +180,7 @@ def is_stopped(directory: ServiceDir) -> bool:
         return False
     lock = directory.lock()
     if lock is None:
-        raise LocalError(_BUSY.format(name=directory.name))
+        raise LocalError(BUSY.format(name=directory.name))
     os.close(lock)
     return True
 
@@ -165,11 +195,16 @@ def running(name: str) -> State:
 
 
 def find(name: str | None) -> list[ServiceDir]:
-    """The service of that name, or all; raise ``NoSuchService`` when the named one is not there."""
+    """The service of that name, or all; raise ``NoSuchService`` when the named one is not there.
+
+    Raises ``LocalError`` for one that another command is just starting or stopping.
+    """
     found = services()
     if name is None:
         return found
     match = [s for s in found if s.name == name]
     if not match:
-        raise NoSuchService(f"no service {name} on this machine; {there_are([s.name for s in found])}")
+        if ServiceDir(name).taken:
+            raise LocalError(BUSY.format(name=name))
+        raise NoSuchService(f"no service {name} on this machine; {there_are([s.name for s in found])}; {UP}")
     return match

@@ -39,6 +39,10 @@ class ManifestFault(LocalError):
     """A pod template asks for something that a process on this machine cannot have."""
 
 
+UP = "`kvserving up FILE` brings one up"
+"""The way out where a service of this machine is asked for that is not there."""
+
+
 def there_are(names: Sequence[str]) -> str:
     """The end of a message about a name that is not there: those that are, the first of many."""
     more = len(names) - MOST_NAMES

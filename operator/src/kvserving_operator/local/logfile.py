@@ -32,6 +32,12 @@ _USAGE = re.compile(r"usage:|\s")
 _LONGEST_FAULT = 200
 
 
+def raised(line: str) -> str:
+    """The exception that a line of a log, the last one of a traceback, tells; empty for any other line."""
+    match = _RAISED.match(line)
+    return match.group(1) if match else ""
+
+
 class LogFile:
     """Takes the output of a process in pieces. A run begins a file of its own.
 

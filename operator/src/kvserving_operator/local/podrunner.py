@@ -89,6 +89,7 @@ class PodRunner:
         self._phase = PENDING
         self._since = time.time()
         self._last_exit: str | None = None
+        self._ended = 0.0
         self._memory = 0
         self._ever_ready = False
         self._drained = False
@@ -116,6 +117,7 @@ class PodRunner:
             phase=self._phase,
             notable=self.log.notable if self._phase in (LOADING, WAITING) else "",
             since=self._since,
+            ended=self._ended,
         )
 
     def measure(self) -> None:
@@ -158,6 +160,7 @@ class PodRunner:
                     if refused:
                         self.log.drop_usage()
                     self._last_exit = f"{reason}: {fault}" if fault else reason
+                    self._ended = time.time()
                     self.log.note(f"{self.spec.pod.name}: {reason}")
                     if not self._ever_ready and self._policy.given_up(failures, too_slow=too_slow, refused=refused):
                         raise PodFailed(self._refusal(fault) if refused else self._failure(failures, too_slow))

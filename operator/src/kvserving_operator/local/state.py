@@ -58,6 +58,8 @@ class PodState:
     notable: str = ""
     since: float = 0.0
     """Unix time of the last change of ``phase``."""
+    ended: float = 0.0
+    """Unix time of the end that ``last_exit`` tells of."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,7 @@ class ServiceDir:
         """Create the folder and those below it, for the owner alone."""
         self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
         for folder in (self.path, self.logs, self.pods, self.secrets):
-            folder.mkdir(exist_ok=True, mode=0o700)
-            folder.chmod(0o700)
+            _own(folder)
 
     def read(self) -> State | None:
         """The state as last written, or None when there is none.
@@ -169,10 +170,13 @@ class ServiceDir:
         self.clear_run()
 
     def clear_run(self) -> None:
-        """Remove keys, volumes and discovery of a run; state and logs stay."""
+        """Remove keys, volumes and discovery of a run, and what a killed supervisor half wrote; state and logs stay."""
         for folder in (self.secrets, self.pods):
             shutil.rmtree(folder, ignore_errors=True)
         self.discovery_file.unlink(missing_ok=True)
+        for file in (self.state_file, self.discovery_file):
+            for half_written in self.path.glob(f".{file.name}.*"):
+                half_written.unlink(missing_ok=True)
 
     def claims(self) -> list[Path]:
         """Folders of the claims that the service made and that outlive it: what its L2 stored, and its model."""
@@ -183,9 +187,13 @@ class ServiceDir:
         return [folder for folder in made if folder.is_dir()]
 
     def discard_unused(self) -> None:
-        """Remove the folder when nothing but the lock, which the caller holds, lies in it."""
+        """Remove the folder when nothing but the lock, which the caller holds, lies in it; else what is empty in it."""
         if all(path.is_dir() or path == self._lock_file for path in self.path.rglob("*")):
             shutil.rmtree(self.path)
+            return
+        for folder in (self.secrets, self.pods):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
 
     def lock(self) -> int | None:
         """Take the lock that a supervisor holds for life; a descriptor, or None when another one holds it.
@@ -194,7 +202,8 @@ class ServiceDir:
         child that inherits it, and ends with the last copy.
         """
         while True:
-            self.create()
+            self.base.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _own(self.path)
             descriptor = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -206,10 +215,31 @@ class ServiceDir:
                 return descriptor
             os.close(descriptor)
 
+    @property
+    def taken(self) -> bool:
+        """Whether a supervisor, or a command that starts or stops one, holds the lock. Creates nothing."""
+        try:
+            descriptor = os.open(self._lock_file, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
 
 def services(base: Path | None = None) -> list[ServiceDir]:
     """Every service that has a state, in order of name."""
     return [ServiceDir(p.name, p.parent) for p in _folders(base) if (p / "state.json").is_file()]
+
+
+def starting(base: Path | None = None) -> list[ServiceDir]:
+    """Every service that a command is just starting, or stopping, and that has no state, in order of name."""
+    folders = [ServiceDir(p.name, p.parent) for p in _folders(base) if not (p / "state.json").exists()]
+    return [folder for folder in folders if folder.taken]
 
 
 def logged(base: Path | None = None) -> list[str]:
@@ -221,6 +251,12 @@ def _folders(base: Path | None) -> list[Path]:
     """What lies in the folder of all services, in order; raise ``NotADirectoryError`` where that is no folder."""
     folder = base or root()
     return sorted(folder.iterdir()) if folder.exists() else []
+
+
+def _own(folder: Path) -> None:
+    """Create a folder, for the owner alone."""
+    folder.mkdir(exist_ok=True, mode=0o700)
+    folder.chmod(0o700)
 
 
 @contextmanager
