@@ -98,7 +98,7 @@ def test_a_server_without_tls_needs_no_user(tmp_path: Path) -> None:
         ({}, "stage", "there is no context stage: name one of prod, test with --context"),
         ({"current-context": "old"}, None, "its current context is missing: old: name one of prod, test"),
         ({"current-context": ""}, None, "no context is its current one: name one of prod, test"),
-        ({"contexts": []}, None, "name one of none (it has no contexts)"),
+        ({"contexts": []}, None, "it has no contexts: name a file with --kubeconfig that has"),
         ({"contexts": [{"name": "prod", "context": {"user": "ada"}}]}, None, "context prod names no cluster"),
         ({"clusters": []}, None, "context prod names cluster east, of which there is no server"),
         ({"clusters": [{"name": "east", "cluster": {}}]}, None, "cluster east, of which there is no server"),

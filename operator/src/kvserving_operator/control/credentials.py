@@ -129,6 +129,8 @@ def _fault(content: Mapping[str, Any], context: str | None) -> str | None:
     """The first reference that leads nowhere."""
     known = [str(entry.value["name"]) for entry in content["contexts"]]
     chosen = context or content.get("current-context")
+    if not known:
+        return "it has no contexts: name a file with --kubeconfig that has"
     if not chosen:
         return f"no context is its current one: name one of {_list(known)} with --context"
     if chosen not in known:
@@ -179,4 +181,4 @@ def _address_fault(text: object) -> str | None:
 
 
 def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "none (it has no contexts)"
+    return ", ".join(sorted(names))
