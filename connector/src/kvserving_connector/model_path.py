@@ -18,7 +18,7 @@ def missing(arguments: Sequence[str]) -> str:
     if not path.startswith("/") or ":" in path or os.path.isfile(path):
         return ""
     try:
-        what = "" if any(os.scandir(path)) else "is empty"
+        what = "" if os.listdir(path) else "is empty"
     except FileNotFoundError:
         what = "is not there"
     except OSError as error:

@@ -130,14 +130,14 @@ def _elsewhere(name: str, only: str | None, output: str) -> int:
     """Look for what does not run on this machine in the cluster; a failure says that it is not here either."""
     import asyncio
 
-    from ..local.errors import EnvironmentFault, LocalError, there_are
+    from ..local.errors import UP, EnvironmentFault, LocalError, there_are
     from ..local.state import services
 
     try:
         return asyncio.run(_live(name, Target(), only, output))
     except LocalError as error:
         there = there_are([directory.name for directory in services()])
-        here = f"no service {name} runs on this machine ({there}; `kvserving up FILE` brings one up)"
+        here = f"no service {name} runs on this machine ({there}; {UP})"
         kind = EnvironmentFault if isinstance(error, EnvironmentFault) else LocalError
         raise kind(f"{here}, and {error}") from error
 

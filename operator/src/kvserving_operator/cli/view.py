@@ -30,7 +30,6 @@ class View:
 
     While a service stops there is one every 5 s.
 
-
     ``clock`` tells seconds since any fixed moment.
     """
 
