@@ -134,8 +134,8 @@ def example(namespace: str) -> Json:
     """Return the object of the example: one prefill, one decode, one router."""
     found: Json = yaml.safe_load(EXAMPLE.read_text())
     found["metadata"]["namespace"] = namespace
-    # Stopping a prefill waits for its leases.
-    found["spec"]["transfer"] = {"lease": "10s"}
+    # Stopping a prefill waits for its leases; a probe waits in the queues of a busy machine for less than one.
+    found["spec"]["transfer"] = {"lease": "20s"}
     return found
 
 

@@ -237,10 +237,12 @@ def test_decodes_that_recompute_between_probes_are_told_and_probed_at_once_and_r
             while stage.ask(seen).transfer.reason != Reason.RECOMPUTING_KV:
                 await asyncio.sleep(0.01)
             assert "decode d computed most prompt tokens again" in stage.ask(seen).transfer.message
-            while len(stage.probes) < 2:
+            stage.cause = Cause.BAD_SIGNATURE
+            while len(stage.probes) < 2 or stage.ask(seen).transfer.reason == Reason.VERIFIED:
                 await asyncio.sleep(0.01)
                 stage.ask(seen)
-            engine.share = 1.0
+            # The clock stands: the next probe is not due, and recovers because the counters do.
+            stage.cause, engine.share = None, 1.0
             while stage.ask(seen).transfer.status != "True":
                 await asyncio.sleep(0.01)
         finally:

@@ -91,7 +91,8 @@ class Engine:
         if mac != self.mac(f"kvserving-probe\n{self.revision}\n{expiry}\n{nonce}") or "no connector" in self.faults:
             return None
         params = body.get("kv_transfer_params") or {}
-        got = 0 if "recomputes" in self.faults or not params else tokens - 1
+        late = "late" in self.faults or ("late once" in self.faults and len(self.seen) == 1)
+        got = 0 if late or "recomputes" in self.faults or not params else tokens - 1
         self.moved += got * 4096
         return {
             "kvserving_receipt": {
@@ -107,7 +108,7 @@ class Engine:
                 "descriptors": 4,
                 "seconds": 0.001,
                 "transport": "nixl/UCX",
-                "refused": None,
+                "refused": "expired" if late else None,
             }
         }
 

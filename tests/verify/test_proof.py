@@ -150,8 +150,14 @@ def test_a_slow_transfer_is_told_in_units_that_show_it(seconds: float, shown: st
         ),
         pytest.param(
             replace(PROVED, delivery=delivery(refused="expired", external_tokens=0)),
-            Cause.REFUSED,
+            Cause.EXPIRED,
             "expired: decode d-0",
+            id="the lease was over when decode took the parameters",
+        ),
+        pytest.param(
+            replace(PROVED, delivery=delivery(refused="foreign_prompt", external_tokens=0)),
+            Cause.REFUSED,
+            "foreign_prompt: decode d-0",
             id="decode refuses for another reason",
         ),
         pytest.param(

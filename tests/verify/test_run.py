@@ -62,6 +62,14 @@ def test_a_failure_that_passes_is_told_with_the_proof(engines: list[Engine]) -> 
     assert "answered 500" in line
 
 
+def test_a_probe_that_waited_longer_than_its_lease_is_sent_again_once() -> None:
+    assert run([prefill(), decode(0, "late once")], through_router=False).ok
+    found = run([prefill(), decode(0, "late")], through_router=False)
+    assert found.reason == "RecomputingKV"
+    assert "expired: decode d-0" in found.message
+    assert "lengthen spec.transfer.lease" in found.message
+
+
 @pytest.mark.parametrize(("fault", "probes"), [("broken", 2), ("no connector", 1)])
 def test_a_probe_is_sent_again_once_and_only_where_an_engine_answered_an_error(fault: str, probes: int) -> None:
     engine = prefill(0, fault)

@@ -284,8 +284,8 @@ class Verifications:
         state.counters = seen
         before, state.recompute = state.recompute, judge(windows)
         if before.recomputing != state.recompute.recomputing and (before.recomputing or state.recompute.recomputing):
-            if state.recompute.recomputing:
-                state.due = 0.0
+            # Both ways: the probes that failed meanwhile have put off the next one for up to a minute.
+            state.due = 0.0
             self._enqueue(state.key)
 
 

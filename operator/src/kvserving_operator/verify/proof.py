@@ -34,6 +34,7 @@ class Cause(StrEnum):
     UNSIGNED = "unsigned"
     BAD_SIGNATURE = "bad_signature"
     FOREIGN_REVISION = "foreign_revision"
+    EXPIRED = "expired"
     REFUSED = "refused"
     NO_CONNECTOR = "no_connector"
     NO_RECEIPT = "no_receipt"
@@ -58,6 +59,7 @@ _REASONS = {
     Cause.UNSIGNED: Reason.RECOMPUTING_KV,
     Cause.BAD_SIGNATURE: Reason.RECOMPUTING_KV,
     Cause.FOREIGN_REVISION: Reason.HANDSHAKE_INCOMPATIBLE,
+    Cause.EXPIRED: Reason.RECOMPUTING_KV,
     Cause.REFUSED: Reason.RECOMPUTING_KV,
     Cause.NO_CONNECTOR: Reason.RECOMPUTING_KV,
     Cause.NO_RECEIPT: Reason.RECOMPUTING_KV,
@@ -73,6 +75,7 @@ _REFUSALS = {
     "foreign_revision": Cause.FOREIGN_REVISION,
     "bad_signature": Cause.BAD_SIGNATURE,
     "unsigned": Cause.UNSIGNED,
+    "expired": Cause.EXPIRED,
 }
 
 

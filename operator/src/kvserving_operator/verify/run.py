@@ -25,7 +25,7 @@ _MARK_LIFETIME_SECONDS = 300
 _COUNTER_WAIT_SECONDS = 5.0
 _COUNTER_POLL_SECONDS = 0.1
 _PAIRS_AT_ONCE = 8
-_MAY_PASS = frozenset({Cause.TRANSFER_FAILED, Cause.REQUEST_FAILED})
+_MAY_PASS = frozenset({Cause.TRANSFER_FAILED, Cause.REQUEST_FAILED, Cause.EXPIRED})
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ async def verify(
     ``keys`` as in the service's key file, ``revision`` what all engines should run, ``model`` the served model's name,
     ``timeout`` the bound of each call in seconds, ``session`` what the calls are made with (without it a fresh one).
     Every failure is part of the result; nothing is raised for an engine that fails. A probe that an engine answers
-    with an error, or whose transfer fails, is sent once more.
+    with an error, whose transfer fails, or that reaches decode after its lease, is sent once more.
     """
     prefills = [engine for engine in engines if engine.role == "prefill"]
     decodes = [engine for engine in engines if engine.role == "decode"]
@@ -244,7 +244,8 @@ class _Prober:
 async def _second_chance(probe: Callable[[], Awaitable[Verdict]]) -> Verdict:
     """Probe again after a failure that may pass; a verdict that took two probes says so.
 
-    The first contact of two engines can fail on a busy machine: vLLM gives the handshake five seconds.
+    The first contact of two engines can fail on a busy machine: vLLM gives the handshake five seconds. And a probe can
+    wait in decode's queue for longer than a short lease; whether the service's own requests do, its counters tell.
     """
     first = await probe()
     if first.cause not in _MAY_PASS:
