@@ -50,7 +50,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         ({"ready": False, "phase": "Restarting", "pid": None, "ended": 4e9}, ", before svc-decode-0 ended:"),
         ({"ended": 4e9}, ", before svc-decode-0 ended:"),
-        ({"ready": False, "phase": "NotReady", "ended": 1.0}, ", when svc-decode-0 was ready:"),
+        ({"ready": False, "phase": "NotReady", "ended": 1.0}, "; svc-decode-0 has not ended, and is not ready now:"),
     ],
 )
 def test_a_proof_that_is_older_than_the_present_processes_is_told_as_past(

@@ -30,7 +30,8 @@ WHOLE: dict[str, Any] = {
     "change",
     [
         {"supervisor": None}, {"router": None}, {"router": []}, {"verification": {}}, {"verification": "text"},
-        {"verification": {"lines": [], "at": "never"}}, {"pods": {"a": 1}}, {"pods": None},
+        {"verification": {"ok": True, "lines": [], "at": "never"}}, {"verification": {"lines": [], "at": 1.0}},
+        {"verification": {"ok": True, "lines": [], "at": 1.0, "began": []}}, {"pods": {"a": 1}}, {"pods": None},
     ],
 )  # fmt: skip
 def test_a_state_with_a_part_of_another_kind_counts_as_damaged(tmp_path: Path, change: dict[str, Any]) -> None:

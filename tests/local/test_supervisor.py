@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvserving_operator.cli.view import pod_line
-from kvserving_operator.local import client, procfs, watch
+from kvserving_operator.local import client, procfs, proof, watch
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.state import ServiceDir, State
 from kvserving_operator.recovery.hung import Limits
@@ -38,6 +38,9 @@ def test_pods_come_up_with_an_address_each_and_the_router_where_it_was_asked_for
             assert len(addresses) == 3
             assert (pod(state, "router").address, pod(state, "router").port) == run.listen
             assert all(p.ready and p.restarts == 0 for p in state.pods)
+            assert state.verification is not None
+            began = state.verification.pop("began")
+            assert max(p.ended for p in state.pods) < began < state.updated
             assert state.verification == {"ok": True, "at": 1.0, "lines": ["verified: by the test"]}
             assert json.loads(directory.state_file.read_text())["phase"] == "Ready"
             workers = json.loads(directory.discovery_file.read_text())
@@ -92,6 +95,7 @@ def test_a_killed_engine_is_restarted_leaves_discovery_meanwhile_and_is_verified
             os.kill(pod(state, "decode").pid, signal.SIGKILL)
             down = await service.until(lambda s: not pod(s, "decode").ready)
             assert down.phase == "Degraded"
+            assert proof.caveat(down, 2.0) == "last verified 1 s ago, before svc-decode-0 ended"
             types = [w["worker_type"] for w in json.loads(directory.discovery_file.read_text())["workers"]]
             assert types == ["prefill"]
             again = await service.until(lambda s: ready(s) and pod(s, "decode").restarts == 1)
@@ -100,6 +104,7 @@ def test_a_killed_engine_is_restarted_leaves_discovery_meanwhile_and_is_verified
             workers = json.loads(directory.discovery_file.read_text())["workers"]
             assert "svc-decode-0.2" in [w["id"] for w in workers]
             await service.until(lambda s: len(verified) == 2)
+            await service.until(lambda s: ready(s) and not proof.caveat(s, 2.0))
         assert verified == [(0, 0, 0), (0, 1, 0)]
 
     asyncio.run(go())

@@ -25,10 +25,10 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
     import time
 
     from ..local import follow as following
+    from ..local.ages import moment
     from ..local.client import BUSY
     from ..local.errors import UP, LocalError, there_are
     from ..local.state import ServiceDir, logged
-    from .summary import moment
 
     logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
     if not logs and ServiceDir(name).taken:

@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 
 from ..api.faults import printable
-from ..local.state import DEGRADED, FAILED, LOST, PodState, ServiceDir, State
+from ..local import proof
+from ..local.ages import moment
+from ..local.state import DEGRADED, FAILED, PodState, ServiceDir, State
 
 
 def print_summary(state: State, *, detached: bool) -> None:
@@ -44,26 +46,14 @@ def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
             f"  revision {state.revision}  supervisor {state.supervisor['pid']}  engines' Python {state.engine_python}"
         )
     if state.verification is not None:
-        at, now = state.verification["at"], time.time()
-        past = _past(state) if state.verification["ok"] else ""
-        if past:
-            print(f"  last verified {ago(at, now)}{past}:")
+        now = time.time()
+        caveat = proof.caveat(state, now)
+        if caveat:
+            print(f"  {caveat}:")
         for line in state.verification["lines"]:
-            print(f"  {'  ' * bool(past)}{line}")
-        if not past:
-            print(f"  checked at {moment(at, now)}")
-
-
-def _past(state: State) -> str:
-    """What happened since a proof that holds no more, as the end of a sentence; empty where it holds."""
-    assert state.verification is not None
-    if state.phase == LOST:
-        return ", before its supervisor was killed"
-    ended = [pod.name for pod in state.pods if pod.ended > state.verification["at"]]
-    if ended:
-        return f", before {' and '.join(ended)} ended"
-    late = [pod.name for pod in state.pods if not pod.ready]
-    return f", when {' and '.join(late)} {'was' if len(late) == 1 else 'were'} ready" if late else ""
+            print(f"  {'  ' * bool(caveat)}{line}")
+        if not caveat:
+            print(f"  checked at {moment(state.verification['at'], now)}")
 
 
 def _short(state: State) -> list[str]:
@@ -96,18 +86,6 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def size(number: int) -> str:
     """Bytes for people."""
     return "-" if number == 0 else f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
-
-
-def moment(at: float, now: float) -> str:
-    """When something was, in local time and as an age."""
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}, {ago(at, now)}"
-
-
-def ago(at: float, now: float) -> str:
-    """The age of what was at a time."""
-    seconds = max(0, int(now - at))
-    age = f"{seconds} s" if seconds < 120 else f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"
-    return f"{age} ago"
 
 
 def _row(pod: PodState, wide: bool) -> list[str]:

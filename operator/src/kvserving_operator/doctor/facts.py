@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,8 +135,7 @@ class ObjectFacts:
 
 @dataclass(frozen=True)
 class Process:
-    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended; ``changed`` are
-    seconds since its phase changed."""
+    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended."""
 
     name: str
     role: str
@@ -145,15 +143,14 @@ class Process:
     ready: bool
     restarts: int
     last_exit: str
-    changed: float = math.inf
 
 
 @dataclass(frozen=True)
 class ServiceFacts:
     """One service that runs on this machine. ``version`` is that of the installed vLLM; ``verified`` is ``None`` before
-    the first verification, ``proof`` its last sentence. ``engines`` are the answers by pod. Times are in seconds:
-    ``proved`` since the last verification, ``silent`` since the state was written. ``disk_free`` are bytes that the
-    folder of all services has left.
+    the first verification, ``proof`` its last sentence, ``caveat`` what has to be said before it. ``engines`` are the
+    answers by pod. ``silent`` are seconds since the state was written. ``disk_free`` are bytes that the folder of all
+    services has left.
     """
 
     name: str
@@ -164,9 +161,9 @@ class ServiceFacts:
     pods: tuple[Process, ...]
     verified: bool | None
     proof: str
+    caveat: str = ""
     engines: Mapping[str, Engine] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
-    proved: float = 0.0
     silent: float = 0.0
     disk_free: int | None = None
 

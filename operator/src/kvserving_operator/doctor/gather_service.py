@@ -8,6 +8,7 @@ import time
 
 import aiohttp
 
+from ..local import proof
 from ..local.errors import EnvironmentFault
 from ..local.launchers import inspect
 from ..local.state import PodState, State, root
@@ -61,14 +62,13 @@ async def of_service(state: State) -> ServiceFacts:
         revision=state.revision,
         version=version,
         pods=tuple(
-            Process(pod.name, pod.role, pod.phase, pod.ready, pod.restarts, pod.last_exit or "", now - pod.since)
-            for pod in state.pods
+            Process(pod.name, pod.role, pod.phase, pod.ready, pod.restarts, pod.last_exit or "") for pod in state.pods
         ),
         verified=None if verification is None else bool(verification["ok"]),
         proof="" if verification is None else str(verification["lines"][-1]),
+        caveat=proof.caveat(state, now),
         engines=engines,
         unread=tuple(missed),
-        proved=0.0 if verification is None else now - float(verification["at"]),
         silent=max(0.0, now - state.updated),
         disk_free=disk_free(root()),
     )

@@ -182,22 +182,10 @@ def service_lines(facts: ServiceFacts) -> Iterator[str]:
     version = facts.version or "unknown"
     yield f"{facts.name}  on this machine, {shown(facts.phase)}  revision {facts.revision[:8]}  vLLM {version}"
     yield f"  {len(facts.pods)} processes, counters of {len(facts.engines)} engines"
+    if facts.caveat:
+        yield f"  {shown(facts.caveat)}:"
     if facts.proof:
-        yield f"  {shown(_outdated(facts) or facts.proof)}"
-
-
-def _outdated(facts: ServiceFacts) -> str:
-    """What is left of a proof since which something ended; empty where it holds, and for one that failed."""
-    if not facts.verified:
-        return ""
-    since = [pod.name for pod in facts.pods if not pod.ready or pod.changed < facts.proved]
-    if facts.phase == "Lost":
-        what = "its supervisor was killed"
-    elif since:
-        what = f"{' and '.join(since)} ended"
-    else:
-        return ""
-    return f"last verified {facts.proved:.0f} s ago, before {what}"
+        yield f"  {'  ' * bool(facts.caveat)}{shown(facts.proof)}"
 
 
 def service_subject(facts: ServiceFacts) -> dict[str, Any]:

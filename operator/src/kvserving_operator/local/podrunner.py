@@ -160,7 +160,6 @@ class PodRunner:
                     if refused:
                         self.log.drop_usage()
                     self._last_exit = f"{reason}: {fault}" if fault else reason
-                    self._ended = time.time()
                     self.log.note(f"{self.spec.pod.name}: {reason}")
                     if not self._ever_ready and self._policy.given_up(failures, too_slow=too_slow, refused=refused):
                         raise PodFailed(self._refusal(fault) if refused else self._failure(failures, too_slow))
@@ -206,6 +205,7 @@ class PodRunner:
             await cancel(stopping)
             self._useless = None
             self.ready = False
+            self._ended = time.time()
             # The name of the session stays until all its members are gone.
             await asyncio.shield(process.finish())
             self.exit_code = process.ended.result()

@@ -59,7 +59,7 @@ class PodState:
     since: float = 0.0
     """Unix time of the last change of ``phase``."""
     ended: float = 0.0
-    """Unix time of the end that ``last_exit`` tells of."""
+    """Unix time at which its process ended last; 0 before the first end."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ class State:
             if not isinstance(data[name], dict):
                 raise TypeError(f"{name} is no object")
         if data.get("verification") is not None:
-            data["verification"]["lines"], float(data["verification"]["at"])
+            proof = data["verification"]
+            proof["lines"], proof["ok"], float(proof["at"]), float(proof.get("began", 0.0))
         known = {f.name for f in fields(cls)}
         pod_fields = {f.name for f in fields(PodState)}
         pods = tuple(PodState(**{k: v for k, v in pod.items() if k in pod_fields}) for pod in data.get("pods", ()))

@@ -249,13 +249,14 @@ class Supervisor:
         return render(workers, disaggregated=any(p.role == "prefill" for p in self._pods))
 
     async def _verify(self) -> dict[str, Any]:
+        began = time.time()
         try:
             outcome = await self._verifier(self._state)
         except Exception as error:  # the service stays up whatever the check meets; its outcome says so
             traceback.print_exc()
             text = f"the check itself failed: {type(error).__name__}: {error}"
             return {"ok": False, "reason": "VerificationFailed", "message": text, "at": time.time(), "lines": [text]}
-        return {**outcome.to_json(), "lines": list(outcome.lines())}
+        return {**outcome.to_json(), "began": began, "lines": list(outcome.lines())}
 
     async def _measure(self) -> None:
         while True:
