@@ -13,7 +13,8 @@ from tests.chart.charts import ROOT
 from tests.control.test_conditions import facts, with_workload
 
 from kvserving_operator.api.faults import Fault
-from kvserving_operator.control.conditions import TYPES, Facts, Transfer, conditions
+from kvserving_operator.control.conditions import TYPES, conditions
+from kvserving_operator.control.facts import Facts, Transfer
 from kvserving_operator.control.failures import Problem
 from kvserving_operator.reasons import Reason
 

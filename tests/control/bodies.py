@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvserving_operator.control.children import owner_reference, wanted
@@ -9,6 +10,7 @@ from kvserving_operator.control.observe import Child, Key, Serving, View, child_
 from kvserving_operator.control.pods import PodState, pod_state
 from kvserving_operator.control.reconcile import Reading, read
 from kvserving_operator.plan.types import CLUSTER, Observed
+from kvserving_operator.plan.workloads import KINDS
 
 KEY = Key("prod", "qwen")
 SPEC: dict[str, Any] = {
@@ -79,7 +81,7 @@ def children(serving: Serving, *, ready: bool = True, only: str = "") -> dict[tu
     for manifest in reading.plan.objects:
         kind = str(manifest["kind"])
         body = live(dict(manifest), serving)
-        if kind in ("Deployment", "StatefulSet"):
+        if kind in KINDS:
             count = manifest["spec"].get("replicas", 1) if ready else 0
             body["status"] = {"observedGeneration": 1, "readyReplicas": count, "updatedReplicas": count}
         child = child_of(body, str(manifest["apiVersion"]), kind)
@@ -88,14 +90,36 @@ def children(serving: Serving, *, ready: bool = True, only: str = "") -> dict[tu
     return found
 
 
-def pod(name: str, role: str, revision: str, *, ready: bool = True, uid: str = "", **status: Any) -> PodState:
+def pods_of(found: Mapping[tuple[str, str], Child]) -> list[PodState]:
+    """The pods that the workloads count as ready, each with its workload's name before its own."""
+    return [
+        pod(f"{child.name}-5c6f7d8b9-{number}" if kind == "Deployment" else f"{child.name}-{number}",
+            child.role, child.revision, traffic=child.workload.traffic)
+        for (kind, _), child in found.items()
+        if child.workload is not None
+        for number in range(child.workload.ready)
+    ]  # fmt: skip
+
+
+def pod(
+    name: str,
+    role: str,
+    revision: str,
+    *,
+    ready: bool = True,
+    uid: str = "",
+    traffic: bool = False,
+    **status: Any,
+) -> PodState:
+    """A pod, whose owner is what its name says before the last dash."""
+    marks = {"kvserving.dev/role": role, "kvserving.dev/revision": revision}
     return pod_state(
         {
             "metadata": {
                 "name": name,
                 "uid": uid or f"uid-{name}",
                 "resourceVersion": "1",
-                "labels": {"kvserving.dev/role": role, "kvserving.dev/revision": revision},
+                "labels": {**marks, "kvserving.dev/traffic": "on"} if traffic else marks,
                 "ownerReferences": [{"name": name.rpartition("-")[0], "controller": True}],
             },
             "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 8000}]}]},
@@ -112,4 +136,4 @@ def view(serving: Serving, found: dict[tuple[str, str], Child], *pods: PodState)
     return View(serving, found, pods)
 
 
-__all__ = ["KEY", "SPEC", "children", "live", "owner_reference", "planned", "pod", "stored", "view"]
+__all__ = ["KEY", "SPEC", "children", "live", "owner_reference", "planned", "pod", "pods_of", "stored", "view"]

@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.bodies import SPEC, children, planned, pod, stored, view
+from tests.control.bodies import SPEC, children, planned, pod, pods_of, stored, view
 
 from kvserving_operator.api.faults import Fault
 from kvserving_operator.api.status import KVServingStatus
 from kvserving_operator.control import status
-from kvserving_operator.control.conditions import TYPES, Condition, Facts, Transfer, conditions
+from kvserving_operator.control.conditions import TYPES, conditions
+from kvserving_operator.control.facts import Condition, Facts, Transfer
 from kvserving_operator.control.failures import Problem
+from kvserving_operator.control.pods import PodState
 from kvserving_operator.control.workloads import Workload
 from kvserving_operator.reasons import Reason
 
@@ -20,10 +22,10 @@ VERIFIED = Transfer("True", Reason.VERIFIED, "proved")
 
 def facts(*pods: Any, ready: bool = True, spec: dict[str, Any] | None = None, **changes: Any) -> Facts:
     serving = stored(spec)
-    reading = planned(serving)
+    reading, there = planned(serving), children(serving, ready=ready)
     assert reading.plan is not None, reading.faults
     made = Facts(
-        view=view(serving, children(serving, ready=ready), *pods),
+        view=view(serving, there, *pods_of(there), *pods),
         plan=reading.plan,
         revision=reading.plan.revision,
         disaggregated=reading.serving is not None and reading.serving.spec.prefill is not None,
@@ -45,6 +47,18 @@ def with_workload(found: Facts, role: str, **changes: Any) -> Facts:
             child = replace(child, workload=replace(child.workload, **changes))
         changed[identity] = child
     return replace(found, view=view(found.view.serving, changed, *found.view.pods))
+
+
+def with_pods(found: Facts, *pods: PodState) -> Facts:
+    """Further pods, each in the place of one of its name."""
+    there = {pod.name: pod for pod in (*found.view.pods, *pods)}
+    return replace(found, view=view(found.view.serving, dict(found.view.children), *there.values()))
+
+
+def without_pods(found: Facts, *roles: str) -> Facts:
+    """Pods that are gone, before anything else tells."""
+    left = [pod for pod in found.view.pods if pod.role not in roles]
+    return replace(found, view=view(found.view.serving, dict(found.view.children), *left))
 
 
 def test_everything_ready_is_ready_and_settled() -> None:
@@ -128,7 +142,7 @@ def test_a_foreign_object_degrades_and_stalls() -> None:
 def test_a_role_that_is_not_ready_says_why(pod_status: dict[str, Any], reason: Reason) -> None:
     made = with_workload(facts(), "decode", ready=1)
     broken = pod("qwen-decode-x", "decode", made.revision, ready=False, **pod_status)
-    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), broken)))
+    found = by_type(with_pods(made, broken))
     assert found["DecodeReady"].reason == reason
     assert "qwen-decode-x" in found["DecodeReady"].message
     assert found["Degraded"].reason == reason
@@ -138,7 +152,7 @@ def test_an_engine_that_is_started_again_does_not_look_like_a_first_start() -> N
     made = with_workload(facts(), "decode", ready=1)
     ended = {"name": "engine", "restartCount": 1, "ready": False, "lastState": {"terminated": {"exitCode": 137}}}
     again = pod("qwen-decode-x", "decode", made.revision, ready=False, containerStatuses=[ended])
-    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), again)))
+    found = by_type(with_pods(made, again))
     assert found["DecodeReady"].reason is Reason.LOADING_MODEL
     assert "pod qwen-decode-x: container engine ended with exit code 137" in found["DecodeReady"].message
 
@@ -194,8 +208,9 @@ def test_a_former_revision_that_serves_keeps_the_object_available() -> None:
         for (kind, name), child in made.view.children.items()
         if child.workload is not None
     }
-    coming = with_workload(made, "decode", ready=0)
-    found = by_type(replace(coming, view=view(coming.view.serving, {**coming.view.children, **former})))
+    coming = without_pods(with_workload(made, "decode", ready=0), "decode")
+    both = view(coming.view.serving, {**coming.view.children, **former}, *coming.view.pods, *pods_of(former))
+    found = by_type(replace(coming, view=both))
     assert (found["Available"].status, found["Available"].reason) == ("True", Reason.ROLLING_OUT)
     assert not found["Ready"].holds
     assert found["Progressing"].holds
@@ -222,7 +237,7 @@ def test_the_status_has_the_form_of_the_api() -> None:
 def test_an_unchanged_status_is_not_written_again_later() -> None:
     first = document(facts())
     again = facts()
-    again = replace(again, view=view(stored(status=first), dict(again.view.children)))
+    again = replace(again, view=view(stored(status=first), dict(again.view.children), *again.view.pods))
     second = document(again, now="2026-01-02T00:00:00Z")
     assert not status.changed(first, second)
     assert {c["lastTransitionTime"] for c in second["conditions"]} == {"2026-01-01T00:00:00Z"}
@@ -231,7 +246,7 @@ def test_an_unchanged_status_is_not_written_again_later() -> None:
 def test_only_the_conditions_that_changed_get_a_new_time() -> None:
     first = document(facts())
     made = with_workload(facts(), "decode", ready=0)
-    made = replace(made, view=view(stored(status=first), dict(made.view.children)))
+    made = replace(made, view=view(stored(status=first), dict(made.view.children), *made.view.pods))
     second = document(made, now="2026-01-02T00:00:00Z")
     assert status.changed(first, second)
     times = {c["type"]: c["lastTransitionTime"] for c in second["conditions"]}
@@ -290,6 +305,7 @@ def test_workloads_without_numbers_count_as_not_ready() -> None:
     }
     found = by_type(replace(made, view=view(made.view.serving, changed)))
     assert not found["Available"].holds
+    assert not found["DecodeReady"].holds
 
 
 def test_what_is_stalled_makes_no_progress_elsewhere() -> None:
@@ -315,7 +331,7 @@ def test_a_store_that_goes_while_engines_serve_is_unreachable_and_degrades() -> 
     made = with_workload(facts(spec=STORED), "store", ready=0)
     killed = {"name": "store", "restartCount": 1, "ready": False, "lastState": {"terminated": {"exitCode": 137}}}
     down = pod("qwen-store-0", "store", "", ready=False, containerStatuses=[killed])
-    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), down)))
+    found = by_type(with_pods(made, down))
     told = found["StorageReady"]
     assert (told.status, told.reason) == ("False", Reason.L2_UNREACHABLE)
     assert told.message.startswith("0 of 1 store pods are ready: engines serve without it")
@@ -346,7 +362,7 @@ def test_a_store_that_finds_no_node_says_so() -> None:
     made = with_workload(with_workload(facts(spec=STORED), "store", ready=0), "decode", ready=0)
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient memory"}
     waits = pod("qwen-store-0", "store", "", ready=False, conditions=[scheduled])
-    found = by_type(replace(made, view=view(made.view.serving, dict(made.view.children), waits)))
+    found = by_type(with_pods(made, waits))
     assert found["StorageReady"].message == "0 of 1 store pods are ready: pod qwen-store-0: Insufficient memory"
 
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.control.bodies import KEY, children, planned, view
+from tests.control.bodies import KEY, children, planned, pods_of, view
 from tests.control.restart_stage import SAYS, STUCK, Stage, run
 
-from kvserving_operator.control.conditions import Facts, Transfer, conditions
+from kvserving_operator.control.conditions import conditions
+from kvserving_operator.control.facts import Facts, Transfer
 from kvserving_operator.control.failures import ApiFailure
 from kvserving_operator.control.kube import MayNotWrite
 from kvserving_operator.plan.engine import DEAD_GRACE_SECONDS
@@ -42,7 +43,7 @@ def test_what_is_wrong_degrades_the_object_and_neither_stalls_it_nor_makes_it_un
         plan = planned(stage.serving).plan
         assert plan is not None
         facts = Facts(
-            view=view(stage.serving, children(stage.serving)),
+            view=view(stage.serving, there := children(stage.serving), *pods_of(there)),
             plan=plan,
             revision=plan.revision,
             disaggregated=True,

@@ -11,7 +11,8 @@ from tests.control.fake_api import FakeApi, Json
 
 from kvserving_operator.control import role_status, scaling
 from kvserving_operator.control.apply import Applier, Outcome
-from kvserving_operator.control.conditions import Condition, Facts, conditions
+from kvserving_operator.control.conditions import conditions
+from kvserving_operator.control.facts import Condition, Facts
 from kvserving_operator.control.failures import ApiFailure
 from kvserving_operator.control.observe import Child, Store, View, child_of
 from kvserving_operator.plan.scaling import Numbers

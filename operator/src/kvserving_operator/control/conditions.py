@@ -6,26 +6,18 @@ Leaves tell of one concern each; ``Ready`` is true when all leaves are. ``Reconc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import replace
 
-from ..api.faults import Fault
 from ..plan import labels
-from ..plan.rollout_types import ROLES, Phase
-from ..plan.scaling import Numbers
-from ..plan.types import Manifest, Plan
+from ..plan.types import Manifest
 from ..plan.workloads import ENGINES
 from ..reasons import Reason
-from . import scaling
+from . import scaling, sets
 from .causes import why
+from .facts import Condition, Facts, serving_revisions, workload
 from .failures import Problem
 from .logs import redact
-from .observe import Child, View
-from .rollouts import Rollout
-from .sets import revisions
-
-Status = Literal["True", "False", "Unknown"]
 
 TYPES: Mapping[str, str] = {
     "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "
@@ -72,63 +64,6 @@ _STUCK = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class Condition:
-    """One condition without its times."""
-
-    type: str
-    status: Status
-    reason: Reason
-    message: str
-
-    @property
-    def holds(self) -> bool:
-        """Whether the status is True."""
-        return self.status == "True"
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """What is known about the transfer: the status of ``TransferVerified`` with reason and sentence."""
-
-    status: Status
-    reason: Reason
-    message: str
-
-
-@dataclass(frozen=True)
-class Facts:
-    """Everything that conditions are made of.
-
-    ``plan`` is ``None`` where ``faults`` forbid one; ``revision`` is then the one that runs.
-    ``transfer`` is ``None`` in aggregated mode. ``scaling`` tells of the numbers of engines.
-    """
-
-    view: View
-    plan: Plan | None
-    revision: str
-    disaggregated: bool
-    routed: bool
-    suspended: bool
-    faults: tuple[Fault, ...] = ()
-    scaling: Numbers | None = None
-    problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
-    transfer: Transfer | None = None
-    rollout: Rollout | None = None
-
-    def wanted(self, role: str, otherwise: int) -> int:
-        """How many pods of a role are asked for, of all revisions together."""
-        count = self.rollout.wanted.count(role) if self.rollout is not None and role in ROLES else None
-        return otherwise if count is None else count
-
-    @property
-    def failed(self) -> Condition | None:
-        """The rollout to the planned revision, where it has failed."""
-        if self.rollout is None or self.rollout.phase is not Phase.STOPPED:
-            return None
-        return Condition("Progressing", "False", Reason.ROLLOUT_FAILED, self.rollout.message)
-
-
 def conditions(facts: Facts) -> tuple[Condition, ...]:
     """Return all conditions that apply, in the order of ``TYPES``."""
     leaves = [found for found in (_leaf(name, facts) for name in LEAVES) if found is not None]
@@ -146,29 +81,6 @@ def conditions(facts: Facts) -> tuple[Condition, ...]:
         for condition in (ready, available, progressing, degraded, *leaves, *scaled, reconciling, stalled)
     }
     return tuple(found[name] for name in TYPES if name in found)
-
-
-def workload(facts: Facts, role: str, kinds: Sequence[str] = ENGINES) -> Child | None:
-    """Return the owned workload of a role in the revision that ``facts`` are about; stores have none."""
-    for child in facts.view.owned():
-        if child.kind in kinds and child.role == role and child.revision in ("", facts.revision):
-            return child
-    return None
-
-
-def serving_revisions(facts: Facts) -> tuple[str, ...]:
-    """Return the revisions that can serve a request now: in the traffic, with a ready pod of every role."""
-    roles = ["decode"]
-    if facts.disaggregated:
-        roles.append("prefill")
-    if facts.routed:
-        roles.append("router")
-    ready: dict[str, set[str]] = {}
-    for child in facts.view.owned():
-        if child.workload is not None and child.workload.ready > 0 and child.revision and not child.deleting:
-            ready.setdefault(child.revision, set()).add(child.role)
-    whole = (revision for revision, found in ready.items() if found.issuperset(roles))
-    return tuple(sorted(r for r in whole if facts.rollout is None or r in facts.rollout.traffic))
 
 
 def _leaf(name: str, facts: Facts) -> Condition | None:
@@ -207,26 +119,26 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
         return not_ready(blocked.reason, blocked.message)
     if child is None or child.workload is None:
         return not_ready(Reason.STARTING, f"what makes the {role} pods is being created")
-    state = child.workload
+    state, ready = child.workload, facts.ready(child)
     wanted, exchanging = facts.wanted(role, state.replicas), facts.rollout is not None and facts.rollout.visible
-    summary = f"{state.ready} of {wanted} {role} pods are ready"
-    if role == "router" and exchanging and state.ready >= wanted:
+    summary = f"{ready} of {wanted} {role} pods are ready"
+    if role == "router" and exchanging and ready >= wanted:
         # More of them divide the traffic between the revisions.
-        more = f"{state.ready} router pods are ready, of which {wanted} stay: more divide the traffic of two revisions"
-        return Condition(name, "True", Reason.READY, more if state.ready > wanted else summary)
+        more = f"{ready} router pods are ready, of which {wanted} stay: more divide the traffic of two revisions"
+        return Condition(name, "True", Reason.READY, more if ready > wanted else summary)
     if wanted == 0:
         return not_ready(Reason.SUSPENDED, f"no {role} pod is asked for")
     progress = state.condition("Progressing")
     if progress is not None and progress[1] == "DeploymentPaused" and state.updated < state.replicas:
         return not_ready(Reason.ROLLING_OUT, f"{summary}; spec.rollout.paused holds the rollout")
     former = max(0, state.total - state.updated)
-    if state.current and not former and min(state.ready, state.updated, state.replicas) >= wanted:
+    if state.current and not former and min(ready, state.updated, state.replicas) >= wanted:
         return Condition(name, "True", Reason.READY, summary)
     if not state.current:
         return not_ready(Reason.STARTING, f"{summary}, before the newest spec is taken up")
     if former:
-        summary = f"{summary}, {former} of them of a former template" if state.ready else summary
-    if state.replicas < wanted and state.ready >= state.replicas and facts.rollout is not None:
+        summary = f"{summary}, {former} of them of a former template" if ready else summary
+    if state.replicas < wanted and ready >= state.replicas and facts.rollout is not None:
         return not_ready(facts.rollout.reason, f"{summary}: {facts.rollout.message}")
     members = (role, labels.worker(role))
     reason, detail = why(child, [pod for pod in facts.view.pods if pod.role in members and not pod.deleting])
@@ -265,9 +177,9 @@ def _storage(facts: Facts) -> Condition:
         return Condition("StorageReady", "False", blocked.reason, blocked.message)
     if store is None or store.workload is None:
         return Condition("StorageReady", "False", Reason.STARTING, "the store's StatefulSet is being created")
-    state = store.workload
-    summary = f"{state.ready} of {state.replicas} store pods are ready"
-    if state.current and state.ready >= state.replicas:
+    state, ready = store.workload, facts.ready(store)
+    summary = f"{ready} of {state.replicas} store pods are ready"
+    if state.current and ready >= state.replicas:
         return Condition("StorageReady", "True", Reason.READY, summary)
     pods = [pod for pod in facts.view.pods if pod.role == "store" and not pod.ready]
     failing = next((pod for pod in pods if pod.failing), None)
@@ -355,7 +267,7 @@ def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
     for leaf in leaves:
         if not leaf.holds and leaf.reason in _WORKING:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
-    for revision in revisions(facts.view):
+    for revision in sets.revisions(facts.view):
         resting = facts.rollout is not None and facts.rollout.resting
         if facts.plan is not None and revision != facts.plan.revision and not resting:
             message = f"revision {revision[:8]} is still there"

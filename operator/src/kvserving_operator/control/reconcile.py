@@ -20,9 +20,10 @@ from ..plan.types import Observed, Site
 from ..reasons import Reason
 from . import children, drift, role_status, rollouts, scaling, status
 from .apply import Applier, Outcome
-from .conditions import Facts, Transfer, conditions
+from .conditions import conditions
 from .contests import Contests
 from .events import Recorder, transitions
+from .facts import Facts, Transfer
 from .failures import ApiFailure, Problem
 from .kube import Kube
 from .observe import Key, Serving, Store, View, serving_of

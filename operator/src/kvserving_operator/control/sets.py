@@ -49,6 +49,11 @@ def members(view: View) -> tuple[PodState, ...]:
     return tuple(found)
 
 
+def serving(view: View) -> tuple[PodState, ...]:
+    """The members that take requests. They tell at once; a workload counts its ready pods a while later."""
+    return tuple(pod for pod in members(view) if pod.serving)
+
+
 def revisions(view: View) -> tuple[str, ...]:
     """Every revision of which the cluster has a child or a pod, oldest first, as far as workloads tell."""
     # The ConfigMap with the spec of a revision outlives the rest of it.

@@ -13,7 +13,8 @@ from ..connectors import l1_owners, l2_type
 from ..plan.rollout_types import ROLES, RevisionSet
 from ..reasons import Reason
 from . import scaling
-from .conditions import Condition, Facts, foreign_service, router_service, serving_revisions, workload
+from .conditions import foreign_service, router_service
+from .facts import Condition, Facts, serving_revisions, workload
 from .logs import MASK, redact
 from .observe import Serving
 from .rollouts import Rollout
@@ -141,7 +142,7 @@ def _roles(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any]:
     found = {}
     for role in ("prefill", "decode") if facts.disaggregated else ("decode",):
         child = workload(facts, role)
-        asked, ready = (child.workload.replicas, child.workload.ready) if child and child.workload else (0, 0)
+        asked, ready = (child.workload.replicas, facts.ready(child)) if child and child.workload else (0, 0)
         told = scaling.recorded(last, role) if facts.plan is None else None
         wanted = facts.wanted(role, asked if told is None else told)
         found[role] = {"replicas": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}

@@ -26,7 +26,7 @@ from ..verify.counters import Counters
 from ..verify.legs import Caller, Endpoint
 from ..verify.proof import Cause
 from ..verify.run import Verification, verify
-from .conditions import Transfer
+from .facts import Transfer
 from .failures import ApiFailure, describe
 from .logs import about
 from .observe import Key, View
