@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tests.cli.rollouts import Body, config_map, failed, revision, rolling, served, spec, unreadable
+from tests.cli.rollouts import Body, condition, config_map, failed, revision, rolling, served, spec, unreadable
 from tests.doctor.apiserver import Apiserver, leave, running
 
 from kvserving_operator import cli
@@ -133,6 +133,13 @@ def test_a_failed_rollout_is_exit_status_1_with_the_way_out(cluster: Cluster, as
         "Way out: change the spec, or `kvserving rollout undo qwen -n prod`",
     ]
     assert ask("status", "qwen", "--no-wait").status == 1
+
+
+def test_a_failed_rollout_names_no_revision_as_serving_where_none_does(cluster: Cluster, ask: Ask) -> None:
+    stopped = failed(FIRST, SECOND)
+    stopped["status"]["conditions"][1] = condition("Available", "False", "Starting")
+    cluster.objects["kvservings"] = [stopped]
+    assert "serves meanwhile" not in ask("status", "qwen").out
 
 
 def test_the_present_state_is_told_without_waiting(cluster: Cluster, ask: Ask) -> None:

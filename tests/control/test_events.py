@@ -69,16 +69,26 @@ def test_engines_that_were_asked_for_and_start_are_no_warning(asked: dict[str, A
 
 
 def test_a_rollout_is_told_when_it_begins_and_when_it_is_over() -> None:
-    steady = {**status(), "revision": "a"}
-    coming = {**status(), "revision": "a", "updatingRevision": "b"}
+    serves = status(Available="True")
+    steady = {**serves, "revision": "a"}
+    coming = {**serves, "revision": "a", "updatingRevision": "b"}
     [begun] = transitions(steady, coming)
     assert (begun.kind, begun.message) == (EventKind.ROLLOUT_STARTED, "revision b comes up while a serves")
     assert transitions(coming, coming) == ()
-    [over] = transitions(coming, {**status(), "revision": "b"})
+    [over] = transitions(coming, {**serves, "revision": "b"})
     assert (over.kind, over.message) == (EventKind.ROLLOUT_FINISHED, "revision b serves")
     assert transitions(coming, steady) == ()
     [other] = transitions(coming, {**coming, "updatingRevision": "c"})
     assert other.kind is EventKind.ROLLOUT_STARTED
+
+
+def test_no_event_of_a_rollout_says_that_a_revision_serves_which_does_not() -> None:
+    down = status(Available="False")
+    coming = {**down, "revision": "a", "updatingRevision": "b"}
+    [begun] = transitions({**down, "revision": "a"}, coming)
+    assert begun.message == "revision b comes up while none serves"
+    [over] = transitions(coming, {**down, "revision": "b"})
+    assert (over.kind, over.message) == (EventKind.ROLLOUT_FINISHED, "revision b is alone and not ready")
 
 
 def test_every_event_is_documented_and_named_once() -> None:

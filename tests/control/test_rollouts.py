@@ -119,6 +119,26 @@ def test_recreate_stops_the_former_revision_before_it_starts_the_next() -> None:
     run(work)
 
 
+def test_a_rollout_is_not_over_while_nothing_serves() -> None:
+    async def work() -> None:
+        rollout = {"strategy": "Recreate"}
+        stage = Stage(spec=spec("0.32.0", rollout=rollout))
+        await settle(stage)
+        (old,) = stage.revisions
+        stage.change(spec("0.33.0", rollout=rollout))
+        told = []
+        for _ in range(40):
+            await stage.tick()
+            told.append(
+                (stage.condition("Available")[0], stage.status["revision"], stage.status.get("updatingRevision"))
+            )
+        new = stage.status["revision"]
+        assert new != old
+        assert list(dict.fromkeys(told)) == [("True", old, new), ("False", old, new), ("True", new, None)]
+
+    run(work)
+
+
 def test_a_revision_whose_transfer_fails_gets_no_traffic_and_says_why() -> None:
     async def work() -> None:
         stage = Stage(spec=spec("0.32.0"))

@@ -252,7 +252,10 @@ def _print_end(found: Standing, body: Body, program: str, timeout: float | None)
         click.echo(f"{name} is suspended: {said}")
     elif found.outcome == "failed":
         click.echo(f"{name} is not rolled out: {said}")
-        if status.get("updatingRevision"):
+        available = any(
+            c.get("type") == "Available" and c.get("status") == "True" for c in status.get("conditions") or ()
+        )
+        if available and status.get("updatingRevision"):
             click.echo(f"revision {status.get('revision')} serves meanwhile")
         click.echo(f"Way out: change the spec, or `{program} rollout undo {name} -n {metadata['namespace']}`")
     elif timeout is not None:

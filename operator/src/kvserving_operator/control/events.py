@@ -124,11 +124,13 @@ def _asked(status: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _of_rollout(last: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Event]:
-    serves, comes = document.get("revision"), document.get("updatingRevision")
+    now, comes = document.get("revision"), document.get("updatingRevision")
+    serves = _by_type(document.get("conditions") or ()).get("Available", {}).get("status") == "True"
     if comes and comes != last.get("updatingRevision"):
-        yield Event(EventKind.ROLLOUT_STARTED, f"revision {comes} comes up while {serves} serves")
-    if not comes and last.get("updatingRevision") and serves == last["updatingRevision"]:
-        yield Event(EventKind.ROLLOUT_FINISHED, f"revision {serves} serves")
+        meanwhile = f"while {now} serves" if serves else "while none serves"
+        yield Event(EventKind.ROLLOUT_STARTED, f"revision {comes} comes up {meanwhile}")
+    if not comes and last.get("updatingRevision") and now == last["updatingRevision"]:
+        yield Event(EventKind.ROLLOUT_FINISHED, f"revision {now} {'serves' if serves else 'is alone and not ready'}")
 
 
 class Recorder:

@@ -18,6 +18,7 @@ from .facts import Condition, Facts, serving_revisions, workload
 from .logs import MASK, redact
 from .observe import Serving
 from .rollouts import Rollout
+from .sets import revisions
 
 _SHORTEST_SECRET = 6
 _MOST_ERRORS = 64
@@ -36,8 +37,8 @@ def document(facts: Facts, conditions: tuple[Condition, ...], serving: KVServing
         "conditions": _merged(conditions, last, generation, now),
         "roles": _roles(facts, last),
         "transfer": _transfer_word(facts),
-        "revision": _revision(facts, last),
-        "updatingRevision": _updating(facts),
+        "revision": (serves := _revision(facts, last)),
+        "updatingRevision": facts.revision if facts.revision != serves else None,
         "rollout": _rollout(facts, last),
         "errors": [
             {"path": _cut(fault.path, 1024), "message": _cut(fault.message)} for fault in facts.faults[:_MOST_ERRORS]
@@ -155,16 +156,14 @@ def _transfer_word(facts: Facts) -> str | None:
     return Reason.VERIFIED.value if facts.transfer.status == "True" else facts.transfer.reason.value
 
 
-def _revision(facts: Facts, last: Mapping[str, Any]) -> str | None:
+def _revision(facts: Facts, last: Mapping[str, Any]) -> str:
+    """The revision that serves. Where none does now, the one that did while it is there: no loss ends a rollout."""
     serving = serving_revisions(facts)
-    if not serving or facts.revision in serving:
-        return facts.revision or None
-    return last["revision"] if last.get("revision") in serving else serving[0]
-
-
-def _updating(facts: Facts) -> str | None:
-    serving = serving_revisions(facts)
-    return facts.revision if serving and facts.revision not in serving else None
+    if facts.revision in serving:
+        return facts.revision
+    if last.get("revision") in (serving or revisions(facts.view)):
+        return str(last["revision"])
+    return serving[0] if serving else facts.revision
 
 
 def _rollout(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any] | None:
