@@ -43,7 +43,7 @@ def test_all_faults_are_reported_at_once() -> None:
         assert path in report
 
 
-OTHERS = [
+OTHERS: list[tuple[dict[str, Any], list[str]]] = [
     (
         {
             "prefill": {"nodes": 2, "parallelism": {"tensor": 2}},

@@ -12,7 +12,7 @@ from tests.sizing.support import QWEN, sizing
 from kvserving_operator.api import load
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.api.v1alpha1 import KVServing, StatedFacts
-from kvserving_operator.plan import check
+from kvserving_operator.plan import check, check_limits
 from kvserving_operator.sizing import objects
 from kvserving_operator.sizing.demand import Limits
 from kvserving_operator.sizing.objects import Changes
@@ -93,7 +93,7 @@ def test_engine_arguments_bound_the_memory_and_the_batch_of_their_role() -> None
     )
     assert objects.limits(given, "prefill") == Limits(0.8, None)
     assert objects.limits(given, "decode") == Limits(0.8, 32)
-    with pytest.raises(InvalidSpec, match=r"spec.decode.args: --max-num-seqs 'many' is no number"):
+    with pytest.raises(InvalidSpec, match=r"spec.decode.args\[0\]: --max-num-seqs needs a whole number"):
         objects.limits(serving("  decode: {args: ['--max-num-seqs=many']}\n"), "decode")
 
 
@@ -164,18 +164,28 @@ def test_a_longer_context_is_taken_where_the_model_is_overridden(spec: str) -> N
     [
         ("--max-num-seqs", ("nan", "inf", "0.5", "0", "-1", "1_0", "\u0661\u0662", "9" * 500)),
         ("--gpu-memory-utilization", ("nan", "inf", "0", "1.5", "-0.5", "0_9", "1e-400")),
-        ("--max-model-len", ("nan", "auto", "-1", "0", "1.5K", "3_2k", "\u0663k", "32kk", "9" * 500)),
+        ("--max-model-len", ("nan", "0", "1.5K", "3_2k", "\u0663k", "32kk", "9" * 500)),
     ],
 )
-def test_flags_that_cannot_be_sized_by_are_told_with_the_field_that_has_them(flag: str, wrong: tuple[str, ...]) -> None:
+def test_flags_that_are_no_numbers_are_told_with_the_field_that_has_them(flag: str, wrong: tuple[str, ...]) -> None:
     for written in wrong:
         for section in ("engine", "decode"):
             given = serving(f"  {section}: {{args: ['{flag}={written}']}}\n")
             read: Any = objects.longest if flag == "--max-model-len" else partial(objects.limits, role="decode")
-            said = rf"^spec\.{section}\.args: {flag} '.* is no number that can be sized by"
+            said = rf"^spec\.{section}\.args\[0\]: {flag} needs a .* is none: write {flag}=.*, or remove the flag$"
             with pytest.raises(InvalidSpec, match=said) as told:
                 read(given)
             assert len(str(told.value)) < 400
+            assert list(told.value.faults) == list(check_limits.faults(given.spec))
+
+
+@pytest.mark.parametrize("written", ["auto", "-1"])
+def test_a_context_that_vllm_finds_by_itself_is_valid_and_cannot_be_sized_by(written: str) -> None:
+    given = serving(f"  decode: {{args: ['--max-model-len={written}']}}\n")
+    assert list(check_limits.faults(given.spec)) == []
+    objects.within(given, 1, False)
+    with pytest.raises(InvalidSpec, match=r"^spec\.decode\.args: --max-model-len '.*' depends on what fits"):
+        objects.longest(given)
 
 
 def test_parallelism_that_is_not_sized_gives_way_and_this_is_said() -> None:

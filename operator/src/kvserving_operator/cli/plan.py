@@ -199,16 +199,14 @@ def _model(serving: KVServing, given: Given, *, option: bool) -> tuple[Model, Mo
     from .. import model_facts
     from ..engines import arguments
     from ..local import model_config, model_weights
-    from ..sizing import counted, models, objects
+    from ..sizing import models, objects
 
     spec = serving.spec
     folder = model_config.folder_of(spec.model.uri, spec.model.revision)
     config = model_config.read(folder)
     observed = None if config is None else model_facts.from_config(config)
     facts = model_facts.resolve(spec.model.uri, spec.model.facts, observed)
-    stated = spec.model.facts is not None and spec.model.facts.max_length is not None
-    scaled = None if config is None or stated else counted.longest(model_facts.settings(config))
-    objects.within(serving, scaled or facts.max_length, option)
+    objects.within(serving, objects.accepted(serving, facts, config), option)
     if (longest := objects.longest(serving)) is not None:
         facts = replace(facts, max_length=longest)
     known = models.resolve(

@@ -62,7 +62,7 @@ class Whole(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number."""
-        from ..sizing.written import whole
+        from ..engines.written import whole
 
         found = whole(_ungrouped(value))
         if found is None:
@@ -79,7 +79,7 @@ class Real(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number."""
-        from ..sizing.written import real
+        from ..engines.written import real
 
         found = real(_ungrouped(value))
         if found is None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from ..api.faults import Fault
-    from ..plan.types import Notice
+    from ..api.v1alpha1 import KVServing
+    from ..plan.types import Notice, Observed
 
 
 @click.command("validate")
@@ -52,6 +54,7 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
     """
     from ..api.faults import InvalidSpec
     from ..local import model_config
+    from ..model_facts import from_config
     from ..plan import CLUSTER, Observed, Site, check, plan
     from ..plan.types import Notice
     from ..reasons import Reason
@@ -61,20 +64,38 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
     faults = list(reading.faults)
     if reading.serving is None:
         return faults, ()
-    site, observed = CLUSTER, Observed()
+    site, observed, config = CLUSTER, Observed(), None
     if reading.resolved:
         try:
-            site, observed = Site("local"), Observed(facts=model_config.facts(reading.serving.spec.model))
+            model = reading.serving.spec.model
+            config = model_config.read(model_config.folder_of(model.uri, model.revision))
+            site, observed = Site("local"), Observed(facts=None if config is None else from_config(config))
         except InvalidSpec as error:
             return [*faults, *error.faults], ()
     known = {(f.path, f.message) for f in faults}
     faults += [f for f in check(reading.serving, site=site, observed=observed) if (f.path, f.message) not in known]
+    faults = faults or _too_long(reading.serving, config, observed)
     if faults:
         return faults, ()
     message = "relative to this machine: `kvserving up` takes it, `kubectl apply` does not"
     relative = (Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
     notices = plan(reading.serving, site=site, observed=observed).notices
     return faults, (*relative, *_of_folder(reading.serving.spec.model.uri, notices, here=site.local))
+
+
+def _too_long(serving: KVServing, config: Mapping[str, Any] | None, observed: Observed) -> list[Fault]:
+    """The fault of a longer context than vLLM accepts for the model, where its ``config`` or what is known tells."""
+    from ..api.faults import InvalidSpec
+    from ..model_facts import resolve
+    from ..sizing import objects
+
+    model = serving.spec.model
+    facts = resolve(model.uri, model.facts, observed.facts)
+    try:
+        objects.within(serving, objects.accepted(serving, facts, config), option=False)
+    except InvalidSpec as error:
+        return list(error.faults)
+    return []
 
 
 def _of_folder(uri: str, notices: tuple[Notice, ...], *, here: bool) -> tuple[Notice, ...]:

@@ -10,6 +10,7 @@ from . import (
     check_env,
     check_gateway,
     check_kvcached,
+    check_limits,
     check_owner,
     check_resources,
     check_template,
@@ -22,6 +23,7 @@ def faults(ctx: Context) -> tuple[Fault, ...]:
     found = (
         *check_engine.faults(ctx),
         *check_args.faults(ctx),
+        *check_limits.faults(ctx.spec),
         *check_env.faults(ctx),
         *check_resources.faults(ctx),
         *check_cache.faults(ctx),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..api.faults import Fault, InvalidSpec
 from ..api.types import quoted
-from .written import real
+from ..engines.written import real
 
 OPTION = "--device"
 _FIELDS = ("memory", "bandwidth", "bf16", "fp8", "link")

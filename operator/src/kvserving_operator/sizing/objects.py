@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,21 +13,16 @@ from ..api.v1alpha1 import API_VERSION, KIND, KVServing, Parallelism, RoleName, 
 from ..connectors import l2_type
 from ..engines import arguments
 from ..memory import host_memory
-from ..model_facts import MOST
+from ..model_facts import MOST, ModelFacts, settings
+from ..plan import check_limits
+from ..plan.check_limits import CONTEXT, SEQUENCES, SHARE, Limit
+from . import counted
 from .demand import MEMORY_SHARE, Limits
 from .figures import Line
 from .size import Sizing
-from .written import readable, real, whole
 
 _ROLES: tuple[RoleName, ...] = ("prefill", "decode")
-_SHARE, _SEQUENCES, _LONGEST = "--gpu-memory-utilization", "--max-num-seqs", "--max-model-len"
-_READERS: Mapping[str, Callable[[str], float | None]] = {_SHARE: real, _SEQUENCES: whole, _LONGEST: readable}
-_MOST = {_SHARE: 1, _SEQUENCES: 1_000_000, _LONGEST: MOST}
-_WAY_OUT = {
-    _SHARE: "write a share above 0 up to 1, such as 0.9",
-    _SEQUENCES: "write a whole number, such as 256",
-    _LONGEST: "write a number of tokens, such as 32768 or 32K (auto depends on what fits, which is what is sized)",
-}
+_LONGEST = CONTEXT.flag
 _ALLOWED = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 _GIVES_WAY = "gives way to replicas and parallelism.tensor of the sizing"
 _OURS = ("valkey", "filesystem", "none")
@@ -35,14 +30,24 @@ _OURS = ("valkey", "filesystem", "none")
 
 def limits(serving: KVServing, role: RoleName) -> Limits:
     """What the object's own arguments tell the engines of ``role``; raises ``InvalidSpec`` for what is no number."""
-    share, sequences = _value(serving, role, _SHARE), _value(serving, role, _SEQUENCES)
+    share, sequences = _value(serving, role, SHARE), _value(serving, role, SEQUENCES)
     return Limits(float(share or MEMORY_SHARE), None if sequences is None else int(sequences))
 
 
 def longest(serving: KVServing) -> int | None:
     """The longest context that the object's arguments allow in both roles, where they say."""
-    found = [value for role in _ROLES if (value := _value(serving, role, _LONGEST)) is not None]
+    found = [value for role in _ROLES if (value := _value(serving, role, CONTEXT)) is not None]
     return int(min(found)) if found else None
+
+
+def accepted(serving: KVServing, facts: ModelFacts, config: Mapping[str, Any] | None) -> int | None:
+    """The longest context that vLLM accepts for the object's model, where its ``config`` or ``facts`` tell.
+
+    A length that the object states goes before that of the configuration.
+    """
+    stated = serving.spec.model.facts is not None and serving.spec.model.facts.max_length is not None
+    scaled = None if config is None or stated else counted.longest(settings(config))
+    return scaled or facts.max_length
 
 
 def within(serving: KVServing, most: int | None, option: bool) -> None:
@@ -51,7 +56,11 @@ def within(serving: KVServing, most: int | None, option: bool) -> None:
     ``option`` tells that it was told by ``--max-model-len``. Nothing is said where the model's own settings are
     overridden, or vLLM is told to accept it.
     """
-    told = {role: length for role in _ROLES if (length := _value(serving, role, _LONGEST)) is not None}
+    told = {
+        role: length
+        for role in _ROLES
+        if (written := _written(serving, role, CONTEXT)) is not None and (length := CONTEXT.read(written)) is not None
+    }
     if most is None or not told or max(told.values()) <= most or _overridden(serving):
         return
     role = max(told, key=lambda role: told[role])
@@ -86,15 +95,24 @@ def _written_at(serving: KVServing, role: RoleName, flag: str) -> str:
     return f"spec.{role}.args" if own else "spec.engine.args"
 
 
-def _value(serving: KVServing, role: RoleName, flag: str) -> float | None:
-    written = arguments.last_value(_args(serving, role), flag)
+def _written(serving: KVServing, role: RoleName, limit: Limit) -> str | None:
+    """What the arguments tell the engines of ``role``; raises ``InvalidSpec`` where any of them is refused."""
+    if wrong := tuple(check_limits.faults(serving.spec)):
+        raise InvalidSpec(wrong)
+    return arguments.last_value(_args(serving, role), limit.flag)
+
+
+def _value(serving: KVServing, role: RoleName, limit: Limit) -> float | None:
+    written = _written(serving, role, limit)
     if written is None:
         return None
-    value = _READERS[flag](written)
-    if value is None or not 0 < value <= _MOST[flag]:
-        message = f"{flag} {quoted(written)} is no number that can be sized by: {_WAY_OUT[flag]}, or remove the flag"
-        raise InvalidSpec([Fault(_written_at(serving, role, flag), message, written)])
-    return value
+    if check_limits.is_automatic(limit, written):
+        message = (
+            f"{limit.flag} {quoted(written)} depends on what fits, which is what is sized: write a number of tokens, "
+            f"such as {limit.example} or 32K, or remove the flag"
+        )
+        raise InvalidSpec([Fault(_written_at(serving, role, limit.flag), message, written)])
+    return limit.read(written)
 
 
 @dataclass(frozen=True)
