@@ -38,6 +38,43 @@ def test_of_a_traceback_the_last_exception_is_shown_and_its_header_never(
     assert notable(tmp_path, "Loading weights took 3 s", *lines[:3]) == "Loading weights took 3 s"
 
 
+def test_of_a_former_process_nothing_is_told_once_the_next_one_starts(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "pod.log")
+    log.write(b"prog: error: no such flag\nRuntimeError: no device\n")
+    log.note("svc-decode-0: exit status 1")
+    assert log.notable == "RuntimeError: no device"
+    log.begin()
+    assert (log.notable, log.fault, log.wrong_usage, log.tail(9)) == ("", "", False, [])
+    log.write(b"Loading weights took 3 s\n")
+    log.close()
+    assert (log.notable, log.tail(9)) == ("Loading weights took 3 s", ["Loading weights took 3 s"])
+
+
+def test_a_line_that_a_process_left_unfinished_is_its_last_one_and_no_part_of_the_next(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "pod.log")
+    log.write(b"starting\nprog: error: no such flag")
+    log.end()
+    assert (log.fault, log.wrong_usage, log.tail(9)) == (
+        "no such flag",
+        True,
+        ["starting", "prog: error: no such flag"],
+    )
+    log.end()
+    log.note("svc-decode-0: exit status 2")
+    log.begin()
+    log.write(b"RuntimeError: no device")
+    log.note("svc-decode-0: exit status 1")
+    assert log.notable == "RuntimeError: no device"
+    log.close()
+    assert log.path.read_text().splitlines() == [
+        "starting",
+        "prog: error: no such flag",
+        "[kvserving] svc-decode-0: exit status 2",
+        "RuntimeError: no device",
+        "[kvserving] svc-decode-0: exit status 1",
+    ]
+
+
 def test_a_long_line_is_cut_between_words_and_holds_no_credential(tmp_path: Path) -> None:
     said = notable(
         tmp_path, "OSError: We could not connect to the hub to load the files and could not find them there " * 2

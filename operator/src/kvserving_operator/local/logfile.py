@@ -94,6 +94,7 @@ class LogFile:
 
     def note(self, text: str) -> None:
         """Add a line of the executor itself."""
+        self.end()
         self.write(f"[kvserving] {text}\n".encode())
 
     def tail(self, lines: int) -> list[str]:
@@ -101,8 +102,14 @@ class LogFile:
         return list(self._lines)[-lines:]
 
     def begin(self) -> None:
-        """A process starts: the last lines are those of this one."""
+        """A process starts: the last lines, and the one worth showing, are those of this one."""
         self._lines.clear()
+        self.notable = ""
+
+    def end(self) -> None:
+        """A process ended: what it left of a line is a line."""
+        if self._partial:
+            self.write(b"\n")
 
     @property
     def fault(self) -> str:

@@ -208,6 +208,7 @@ class PodRunner:
             self._ended = time.time()
             # The name of the session stays until all its members are gone.
             await asyncio.shield(process.finish())
+            self.log.end()
             self.exit_code = process.ended.result()
             self._process = None
 
