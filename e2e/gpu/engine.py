@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from e2e.inside.answers import leads_of
+
 from .sides import transfer
 
 HITS = "vllm:external_prefix_cache_hits"
@@ -91,7 +93,7 @@ class Engine:
         outputs = self.llm.generate(
             [{"prompt_token_ids": list(prompt)} for prompt in prompts], _greedy(tokens, logprobs=2), use_tqdm=False
         )
-        return [Answer(tuple(each.outputs[0].token_ids), _leads(each.outputs[0].logprobs)) for each in outputs]
+        return [Answer(tuple(each.outputs[0].token_ids), leads_of(each.outputs[0].logprobs)) for each in outputs]
 
     def first_token(self, prompt: Sequence[int]) -> tuple[float, int]:
         """Return the seconds to the first token of the answer, and the token."""
@@ -174,11 +176,3 @@ def _greedy(tokens: int, logprobs: int | None = None) -> Any:
     from vllm import SamplingParams
 
     return SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True, detokenize=False, logprobs=logprobs)
-
-
-def _leads(logprobs: Any) -> tuple[float, ...]:
-    leads = []
-    for position in logprobs or ():
-        first, second, *_ = sorted((entry.logprob for entry in position.values()), reverse=True)
-        leads.append(first - second)
-    return tuple(leads)

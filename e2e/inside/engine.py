@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from e2e.inside.answers import leads_of
+
 BLOCK = 32
 """Tokens of a block: the fewest that vLLM takes on a CPU."""
 HITS = "vllm:external_prefix_cache_hits"
@@ -124,7 +126,9 @@ class Engine:
         """Run one step; return the answers that are whole now, by name."""
         return {
             output.request_id: Answer(
-                tuple(output.outputs[0].token_ids), _leads(output.outputs[0].logprobs), output.outputs[0].finish_reason
+                tuple(output.outputs[0].token_ids),
+                leads_of(output.outputs[0].logprobs),
+                output.outputs[0].finish_reason,
             )
             for output in self.vllm.step()
             if output.finished
@@ -179,14 +183,6 @@ def _transfer(settings: Settings) -> Any:
             **(settings.extra or {}),
         },
     )
-
-
-def _leads(logprobs: Any) -> tuple[float, ...]:
-    leads = []
-    for position in logprobs or ():
-        first, second, *_ = sorted((entry.logprob for entry in position.values()), reverse=True)
-        leads.append(first - second)
-    return tuple(leads)
 
 
 def resident_bytes(pid: int) -> int:
