@@ -31,10 +31,13 @@ def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
     progress = child.workload.condition("Progressing")
     if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
         return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
-    ended = next((f"pod {pod.name}: {pod.last_end}" for pod in ours if pod.last_end), "")
+    late = next((pod for pod in ours if pod.last_end), ours[0] if ours else None)
     if child.role == "router":
-        return Reason.STARTING, ended
-    return Reason.LOADING_MODEL, ended or "engines load the model"
+        return Reason.STARTING, f"pod {late.name}: {late.last_end or 'it does not answer yet'}" if late else ""
+    if late is None:
+        return Reason.LOADING_MODEL, "engines load the model"
+    # A process that was ready and is stopped looks the same.
+    return Reason.LOADING_MODEL, f"pod {late.name}: {late.last_end or 'the engine loads the model, or does not answer'}"
 
 
 # Each attempt has another name.

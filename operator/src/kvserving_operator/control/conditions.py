@@ -6,7 +6,7 @@ Leaves tell of one concern each; ``Ready`` is true when all leaves are. ``Reconc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..plan import labels
@@ -39,6 +39,8 @@ TYPES: Mapping[str, str] = {
 """Every type of condition, documented from here."""
 
 LEAVES = ("ConfigValid", "PrefillReady", "DecodeReady", "RouterReady", "StorageReady", "TransferVerified")
+_OF_ENGINES = ("PrefillReady", "DecodeReady")
+_OF_ROLES = (*_OF_ENGINES, "RouterReady")
 
 _WORKING = frozenset(
     (
@@ -67,12 +69,13 @@ _STUCK = frozenset(
 def conditions(facts: Facts) -> tuple[Condition, ...]:
     """Return all conditions that apply, in the order of ``TYPES``."""
     leaves = [found for found in (_leaf(name, facts) for name in LEAVES) if found is not None]
+    causes = _causes(leaves)
     scaled = _scaling(facts)
     available = _available(facts)
-    ready = _ready(facts, leaves)
+    ready = _ready(facts, causes)
     degraded = _degraded(facts, leaves)
-    progressing = _progressing(facts, leaves)
-    stalled = _stalled(leaves, facts)
+    progressing = _progressing(facts, causes)
+    stalled = _stalled(facts, causes)
     if stalled.holds:
         progressing = Condition("Progressing", "False", stalled.reason, stalled.message)
     reconciling = Condition("Reconciling", progressing.status, progressing.reason, progressing.message)
@@ -201,14 +204,33 @@ def _transfer(facts: Facts) -> Condition | None:
     return Condition("TransferVerified", facts.transfer.status, facts.transfer.reason, facts.transfer.message)
 
 
-def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
+def _causes(leaves: Sequence[Condition]) -> list[Condition]:
+    """The leaves that do not hold, but for those that only follow from others; engines that fail before what waits.
+
+    Without engines routers are not ready, and without one of these no probe is made or succeeds.
+    """
+    unmet = [leaf for leaf in leaves if not leaf.holds]
+    engines = [leaf for leaf in unmet if leaf.type in _OF_ENGINES]
+    roles = [leaf for leaf in unmet if leaf.type in _OF_ROLES]
+
+    def follows(leaf: Condition) -> bool:
+        waits = leaf.type == "RouterReady" and leaf.reason in _WORKING and bool(engines)
+        return waits or (leaf.type == "TransferVerified" and bool(roles))
+
+    def later(leaf: Condition) -> bool:
+        fails = leaf.type in _OF_ENGINES and leaf.reason not in _WORKING | {Reason.SUSPENDED}
+        return leaf.type != "ConfigValid" and not fails
+
+    return sorted((leaf for leaf in unmet if not follows(leaf)), key=later)
+
+
+def _ready(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Ready")
-    for leaf in leaves:
-        if not leaf.holds:
-            former = facts.plan is not None and any(r != facts.revision for r in serving_revisions(facts))
-            reason = Reason.ROLLING_OUT if former and leaf.reason in _WORKING else leaf.reason
-            return Condition("Ready", "False", reason, f"{leaf.type}: {leaf.message}")
+    if causes:
+        former = facts.plan is not None and any(r != facts.revision for r in serving_revisions(facts))
+        reason = Reason.ROLLING_OUT if former and causes[0].reason in _WORKING else causes[0].reason
+        return Condition("Ready", "False", reason, f"{causes[0].type}: {causes[0].message}")
     for (kind, name), found in sorted(facts.problems.items()):
         # What runs may be ready, but it is not yet what this generation asks for.
         if not _optional(kind, found):
@@ -216,7 +238,7 @@ def _ready(facts: Facts, leaves: list[Condition]) -> Condition:
     if facts.rollout is not None and facts.rollout.traffic and facts.revision not in facts.rollout.traffic:
         # Who waits for Ready after a change waits for the change to serve.
         return Condition("Ready", "False", Reason.ROLLING_OUT, facts.rollout.message)
-    proved = " and the transfer is verified" if any(leaf.type == "TransferVerified" for leaf in leaves) else ""
+    proved = " and the transfer is verified" if facts.transfer is not None else ""
     return Condition("Ready", "True", Reason.READY, f"every role is ready{proved}")
 
 
@@ -248,7 +270,7 @@ def _available(facts: Facts) -> Condition:
     return Condition("Available", "True", Reason.READY, "requests can be served")
 
 
-def _degraded(facts: Facts, leaves: list[Condition]) -> Condition:
+def _degraded(facts: Facts, leaves: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Degraded", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
@@ -256,16 +278,19 @@ def _degraded(facts: Facts, leaves: list[Condition]) -> Condition:
             return Condition("Degraded", "True", found.reason, f"{kind} {name}: {found.message}")
     for leaf in leaves:
         if not leaf.holds and leaf.reason not in _WORKING | {Reason.SUSPENDED, Reason.INVALID_SPEC}:
-            return Condition("Degraded", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
+            roles = [role for role in leaves if role.type in _OF_ROLES and not role.holds]
+            # The transfer may be at fault beside a role that starts, or because of it.
+            told = [*roles[:1], leaf] if leaf.type == "TransferVerified" else [leaf]
+            return Condition("Degraded", "True", leaf.reason, "; ".join(f"{t.type}: {t.message}" for t in told))
     return Condition("Degraded", "False", Reason.READY, "nothing needs attention")
 
 
-def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
+def _progressing(facts: Facts, causes: Sequence[Condition]) -> Condition:
     for (kind, name), found in sorted(facts.problems.items()):
         if found.again:
             return Condition("Progressing", "True", found.reason, f"{kind} {name}: {found.message}")
-    for leaf in leaves:
-        if not leaf.holds and leaf.reason in _WORKING:
+    for leaf in causes:
+        if leaf.reason in _WORKING:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
     for revision in sets.revisions(facts.view):
         resting = facts.rollout is not None and facts.rollout.resting
@@ -274,20 +299,19 @@ def _progressing(facts: Facts, leaves: list[Condition]) -> Condition:
             if facts.rollout is not None:
                 return Condition("Progressing", "True", facts.rollout.reason, f"{message}: {facts.rollout.message}")
             return Condition("Progressing", "True", Reason.ROLLING_OUT, message)
-    unmet = next((leaf for leaf in leaves if not leaf.holds), None)
-    if unmet is not None:
-        return Condition("Progressing", "False", unmet.reason, f"{unmet.type}: {unmet.message}")
+    if causes:
+        return Condition("Progressing", "False", causes[0].reason, f"{causes[0].type}: {causes[0].message}")
     return Condition("Progressing", "False", Reason.READY, "the spec is met")
 
 
-def _stalled(leaves: list[Condition], facts: Facts) -> Condition:
+def _stalled(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Stalled", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
         if found.reason in _STUCK or (_absent(found) and kind in ENGINES):
             return Condition("Stalled", "True", found.reason, f"{kind} {name}: {found.message}")
-    for leaf in leaves:
-        if not leaf.holds and leaf.reason in _STUCK:
+    for leaf in causes:
+        if leaf.reason in _STUCK:
             return Condition("Stalled", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
     return Condition("Stalled", "False", Reason.READY, "nothing blocks progress")
 

@@ -1,0 +1,108 @@
+"""What is told first is the cause: a pod that is not ready, and not what only follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.control.bodies import SPEC
+from tests.control.test_conditions import by_type, facts, with_pods
+
+from kvserving_operator.control.facts import Facts, Transfer
+from kvserving_operator.control.pods import PodState
+from kvserving_operator.reasons import Reason
+
+UNPROVED = Transfer("Unknown", Reason.STARTING, "no ready pod of every role to probe")
+UNREACHABLE = Transfer("False", Reason.ENGINE_UNREACHABLE, "decode d does not answer")
+TOLD_FIRST = ("Ready", "Progressing", "Reconciling")
+
+
+def not_ready(found: Facts, role: str, **changes: Any) -> tuple[Facts, str]:
+    """``found`` with the pods of a role not ready, and the name of the first."""
+    there = [replace(pod, ready=False, **changes) for pod in found.view.pods if pod.role == role]
+    return with_pods(found, *there), there[0].name
+
+
+FAILING: dict[str, Any] = {"failing": "CrashLoopBackOff", "failing_message": "container engine: exit code 137"}
+ENDED: dict[str, Any] = {"last_end": "container engine ended with exit code 137 and is started again"}
+
+
+@pytest.mark.parametrize("transfer", [UNPROVED, UNREACHABLE], ids=["not probed", "probed meanwhile"])
+@pytest.mark.parametrize(
+    ("changes", "reason", "said"),
+    [
+        (FAILING, Reason.POD_FAILING, "CrashLoopBackOff (container engine: exit code 137)"),
+        (ENDED, Reason.LOADING_MODEL, "container engine ended with exit code 137 and is started again"),
+        ({}, Reason.LOADING_MODEL, "the engine loads the model, or does not answer"),
+    ],
+    ids=["ends again and again", "ended once", "does not answer"],
+)
+@pytest.mark.parametrize(("role", "name"), [("prefill", "PrefillReady"), ("decode", "DecodeReady")])
+def test_an_engine_that_is_not_ready_is_told_before_the_transfer_that_it_cannot_make(
+    role: str, name: str, changes: dict[str, Any], reason: Reason, said: str, transfer: Transfer
+) -> None:
+    made, pod = not_ready(facts(transfer=transfer), role, **changes)
+    # Without engines the routers are not ready either.
+    made, _ = not_ready(made, "router")
+    found = by_type(made)
+    for told in TOLD_FIRST:
+        assert found[told].reason is reason, told
+        assert found[told].message.startswith(f"{name}: 0 of "), told
+        assert found[told].message.endswith(f"pod {pod}: {said}"), told
+    assert found["TransferVerified"].reason is transfer.reason
+
+
+@pytest.mark.parametrize("of", [{}, {"last_end": "container router ended with exit code 1 and is started again"}])
+def test_a_router_that_is_not_ready_is_told_before_the_transfer(of: dict[str, str]) -> None:
+    made, pod = not_ready(facts(transfer=UNPROVED), "router", **of)
+    found = by_type(made)
+    for told in TOLD_FIRST:
+        assert found[told].message.startswith("RouterReady: 0 of 2 router pods are ready: pod "), told
+        assert f"pod {pod}: " in found[told].message, told
+
+
+def test_a_router_that_fails_beside_ready_engines_is_the_cause() -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "router", **FAILING)
+    assert by_type(made)["Ready"].reason is Reason.POD_FAILING
+    assert by_type(made)["Ready"].message.startswith("RouterReady: ")
+
+
+def test_an_engine_that_fails_is_told_before_one_that_loads() -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "prefill")
+    made, pod = not_ready(made, "decode", **FAILING)
+    found = by_type(made)
+    assert found["Ready"].reason is found["Degraded"].reason is Reason.POD_FAILING
+    assert f"pod {pod}" in found["Ready"].message
+    assert found["Progressing"].reason is Reason.LOADING_MODEL
+
+
+def test_an_engine_that_fails_is_progress_neither_with_a_transfer_nor_without() -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "decode", **FAILING)
+    alone, _ = not_ready(
+        facts(spec={name: of for name, of in SPEC.items() if name != "prefill"}, transfer=None), "decode", **FAILING
+    )
+    for found in (by_type(made), by_type(alone)):
+        assert (found["Reconciling"].status, found["Reconciling"].reason) == ("False", Reason.POD_FAILING)
+        assert (found["Degraded"].status, found["Degraded"].reason) == ("True", Reason.POD_FAILING)
+
+
+def test_a_transfer_at_fault_is_told_behind_a_role_that_starts_and_not_hidden_by_it() -> None:
+    recomputed = Transfer("False", Reason.RECOMPUTING_KV, "decode d computed all tokens again")
+    one, *_ = (pod for pod in facts().view.pods if pod.role == "decode")
+    degraded = by_type(with_pods(facts(transfer=recomputed), replace(one, ready=False, **ENDED)))["Degraded"]
+    assert (degraded.status, degraded.reason) == ("True", Reason.RECOMPUTING_KV)
+    assert degraded.message.startswith(f"DecodeReady: 1 of 2 decode pods are ready: pod {one.name}: container engine")
+    assert degraded.message.endswith("; TransferVerified: decode d computed all tokens again")
+
+
+def test_with_every_role_ready_the_transfer_is_the_cause() -> None:
+    found = by_type(facts(transfer=UNREACHABLE))
+    assert found["Ready"].message == "TransferVerified: decode d does not answer"
+    assert found["Degraded"].message == "TransferVerified: decode d does not answer"
+
+
+def test_a_pod_that_ended_is_named_before_one_that_only_starts() -> None:
+    starts, ended = [pod for pod in facts().view.pods if pod.role == "decode"]
+    pods: list[PodState] = [replace(starts, ready=False), replace(ended, ready=False, **ENDED)]
+    assert f"pod {ended.name}: container engine ended" in by_type(with_pods(facts(), *pods))["DecodeReady"].message
