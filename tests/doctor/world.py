@@ -205,3 +205,20 @@ def container(pod: Any) -> Any:
 def found(facts: ObjectFacts) -> dict[str, Finding]:
     """Findings by check; a check that says two things is given by its last."""
     return {finding.check: finding for finding in checks.of_object(facts)}
+
+
+def env(p: Any, name: str, value: str | None) -> None:
+    """Set a variable of a pod's or workload's container, or remove it."""
+    entries = container(p)["env"]
+    entries[:] = [entry for entry in entries if entry["name"] != name]
+    if value is not None:
+        entries.append({"name": name, "value": value})
+
+
+def tainted(name: str) -> dict[str, Any]:
+    """A node for pods alone that tolerate its devices' taint."""
+    return {**node(name), "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]}}
+
+
+TAINTED = (tainted("a"), tainted("b"), node("c", **{"nvidia.com/gpu": None, "rdma/hca": None}))
+"""Nodes that are tainted for engines; router and store have one of their own."""
