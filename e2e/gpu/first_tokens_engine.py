@@ -59,8 +59,9 @@ class Trial:
     """Asks one engine. ``left``: the seconds that it may still take."""
 
     def __init__(self, engine: Engine, side: Side, shape: Timed, lengths: Sequence[int], left: Callable[[], float]):
-        self.engine, self.side, self.shape, self.lengths, self._left = engine, side, shape, lengths, left
+        self.engine, self.side, self.shape, self._left = engine, side, shape, left
         self.facts = engine.facts()
+        self.lengths = shape.asked(lengths, self.facts["block"])
         self._tokens: set[int] = set()
 
     def tiers(self) -> Found:

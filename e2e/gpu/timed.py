@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,21 @@ class Timed:
             "gpu_memory_utilization": 0.1,
         }
         return {**found, **self.more}
+
+    def asked(self, lengths: Sequence[int], block: int) -> tuple[int, ...]:
+        """Return the lengths that an engine with blocks of so many tokens is asked.
+
+        Those of a model with recurrent layers are whole blocks: for a prompt that ends within one, vLLM 0.32 keeps no
+        state that the same prompt could start from when it is asked again, and so there is none to load.
+        """
+        if not self.recurrent:
+            return tuple(lengths)
+        return tuple(dict.fromkeys(max(1, length // block) * block for length in lengths))
+
+    @property
+    def recurrent(self) -> bool:
+        """Whether some layers keep a state instead of KV."""
+        return _STATES.items() <= self.more.items()
 
 
 _ON_CPU = {"enforce_eager": True, "dtype": "float32", "block_size": 32, "max_num_seqs": 16}

@@ -43,6 +43,11 @@ def test_costs_have_what_they_need_before_a_round_counts() -> None:
     ]  # fmt: skip
 
 
+def test_a_model_with_states_is_asked_whole_blocks_once_each() -> None:
+    assert SHAPES["tiny-qwen3-next"].asked((100, 512, 700, 2000), 256) == (256, 512, 1792)
+    assert SHAPES["tiny-gemma3"].asked((100, 512, 700, 2000), 256) == (100, 512, 700, 2000)
+
+
 def test_the_figure_of_a_run_is_its_median_and_the_spread_is_that_of_runs() -> None:
     found = [{"run": run, "cold": 0.1 * run + extra} for run in (1, 2, 3) for extra in (0.0, 0.01, 5.0)]
     spread = Spread.of(found, "cold")
