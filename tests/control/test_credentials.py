@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
+import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from kvserving_operator.control import programs
 from kvserving_operator.control.config import Config
 from kvserving_operator.control.credentials import Access, NoCredentials, access
 
@@ -237,3 +242,157 @@ def test_what_a_credential_plugin_answers_is_used(tmp_path: Path) -> None:
     found: Any = _access(_written(tmp_path, _answer(given))).settings
     assert found.api_key["BearerToken"] == f"Bearer {_TOKEN}"
     assert (Path(found.cert_file).read_text(), Path(found.key_file).read_text()) == ("a certificate", "a key")
+
+
+@contextmanager
+def _traced(folder: Path) -> Iterator[tuple[Path, int]]:
+    """A pipe for a program and all that it starts, and its end to read, which ends when the last of them has."""
+    pipe = folder / "alive"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield pipe, reader
+    finally:
+        os.close(reader)
+
+
+def _wait_end(reader: int) -> bytes:
+    """Wait until nobody holds the pipe any more; what was written to it."""
+    said = b""
+    while select.select([reader], [], [], 30)[0]:
+        if not (more := os.read(reader, 100)):
+            return said
+        said += more
+    raise AssertionError("a process of the program runs on")
+
+
+def _script(pipe: Path, then: str) -> list[str]:
+    return ["-c", f"exec 9>{pipe}; echo begun >&9; {then}"]
+
+
+_GIVEN = json.dumps(
+    {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": {"token": _TOKEN}}
+)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        f"echo {_TOKEN}; echo {_TOKEN} >&2; sleep 1000",
+        "trap '' TERM INT HUP; sleep 1000",
+        "sleep 1000 & exit 0",
+        f"echo '{_GIVEN}'; sleep 1000 & exit 0",
+        "read answer; exec sleep 1000",
+    ],
+    ids=["hangs", "takes no signals", "leaves a child", "answers and leaves a child", "asks somebody"],
+)
+def test_a_credential_plugin_that_gives_no_answer_in_time_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], then: str
+) -> None:
+    monkeypatch.setattr(programs, "SECONDS", 1.5)
+    with _traced(tmp_path) as (pipe, reader):
+        file = _written(tmp_path, _plugin(args=_script(pipe, then)))
+        said = _refused(file)
+        assert _wait_end(reader) == b"begun\n"
+    assert said.startswith(f"credential plugin sh of kubeconfig {file} gave no answer within 1.5 s and was ended; ")
+    assert "log in: do so first, with a kubectl command that uses this kubeconfig, or correct exec.command" in said
+    assert "sleep" not in said
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_process_that_left_the_group_of_its_plugin_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(programs, "SECONDS", 1.5)
+    with _traced(tmp_path) as (pipe, reader):
+        said = _refused(_written(tmp_path, _plugin(args=_script(pipe, "setsid sleep 6 & exit 0"))))
+        assert "gave no answer within 1.5 s" in said
+        assert os.read(reader, 100) == b"begun\n"
+        with pytest.raises(BlockingIOError):
+            os.read(reader, 100)
+
+
+def test_whoever_stops_waiting_for_a_credential_plugin_leaves_none_behind(tmp_path: Path) -> None:
+    async def stopped(pipe: Path, reader: int) -> None:
+        file = _written(tmp_path, _plugin(args=_script(pipe, "sleep 1000")))
+        waiting = asyncio.create_task(access(Config(kubeconfig=file)))
+        begun = asyncio.Event()
+        asyncio.get_running_loop().add_reader(reader, begun.set)
+        await asyncio.wait_for(begun.wait(), 30)
+        asyncio.get_running_loop().remove_reader(reader)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    with _traced(tmp_path) as (pipe, reader):
+        asyncio.run(stopped(pipe, reader))
+        assert _wait_end(reader) == b"begun\n"
+
+
+def test_a_credential_plugin_that_prints_without_end_is_ended(tmp_path: Path) -> None:
+    with _traced(tmp_path) as (pipe, reader):
+        said = _refused(_written(tmp_path, _plugin(args=_script(pipe, f"yes {_TOKEN}"))))
+        assert "answers with no ExecCredential" in said
+        _wait_end(reader)
+
+
+def test_what_a_credential_plugin_says_of_itself_does_not_keep_it_from_answering(tmp_path: Path) -> None:
+    noisy = f"yes working | head -c 1000000 >&2; echo '{_GIVEN}'"
+    found: Any = _access(_written(tmp_path, _plugin(args=["-c", noisy]))).settings
+    assert found.api_key["BearerToken"] == f"Bearer {_TOKEN}"
+
+
+def test_a_credential_plugin_is_told_that_nobody_answers_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    section = {"args": ["-c", f"echo \"$KUBERNETES_EXEC_INFO\" > {tmp_path}/asked; [ -t 0 ] || echo '{_GIVEN}'"]}
+    _access(_written(tmp_path, _plugin(**section)))
+    asked = json.loads((tmp_path / "asked").read_text())
+    assert asked["spec"] == {"interactive": False}
+    assert (asked["kind"], asked["apiVersion"]) == ("ExecCredential", "client.authentication.k8s.io/v1")
+
+
+@pytest.mark.parametrize("args", [[3], ["a\0b"]])
+def test_arguments_that_are_none_are_told(tmp_path: Path, args: list[object]) -> None:
+    assert "the exec section of its user is not as it should be" in _refused(_written(tmp_path, _plugin(args=args)))
+
+
+def _google(script: Path, body: str) -> dict[str, Any]:
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o700)
+    config = {"cmd-path": str(script), "cmd-args": f"config --token {_TOKEN}"}
+    return _content(users=[{"name": "ada", "user": {"auth-provider": {"name": "gcp", "config": config}}}])
+
+
+def test_the_program_of_a_login_provider_is_asked_for_the_token(tmp_path: Path) -> None:
+    given = json.dumps({"credential": {"access_token": _TOKEN, "token_expiry": "2026-01-01T00:00:00Z"}})
+    found: Any = _access(_written(tmp_path, _google(tmp_path / "cloud", f"echo '{given}'"))).settings
+    assert found.api_key["BearerToken"] == f"Bearer {_TOKEN}"
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("exec sleep 1000", "gave no answer within 1.5 s and was ended"),
+        ("echo $*; exit 3", "failed (exit status 3): log in again"),
+        ("echo $*", "answers with no credential: log in again"),
+    ],
+)
+def test_the_program_of_a_login_provider_that_fails_is_named_without_its_arguments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+) -> None:
+    monkeypatch.setattr(programs, "SECONDS", 1.5)
+    file = _written(tmp_path, _google(tmp_path / "cloud", body))
+    assert f"credential program {tmp_path}/cloud of kubeconfig {file} {said}" in _refused(file)
+
+
+def test_a_login_service_that_gives_no_answer_in_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(programs, "SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = {"client-id": "c", "client-secret": _TOKEN, "refresh-token": _TOKEN}
+        config["idp-issuer-url"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        user = {"auth-provider": {"name": "oidc", "config": config}}
+        file = _written(tmp_path, _content(users=[{"name": "ada", "user": user}]))
+        said = _refused(file)
+    assert said == (
+        f"the login service of kubeconfig {file} gave no answer within 0.5 s: log in again, or name another --context"
+    )
