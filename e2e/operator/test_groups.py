@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from e2e.controlplane import build, foreign_crds
-from e2e.controlplane.api import ApiError
+from e2e.controlplane.api import ApiError, Json
 from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.operator.objects import condition, eventually, path_of, serving
@@ -35,6 +35,23 @@ def crd(plane: ControlPlane) -> Iterator[Path]:
         plane.api.delete(path)
     # An operator that starts while the apiserver still offers the kind would watch it, and end when it goes.
     eventually(lambda: plane.api.find("/apis/leaderworkerset.x-k8s.io/v1"), lambda found: found is None, what="its end")
+
+
+def leaders(groups: Json) -> Json:
+    """What the kind's own controller, which is not here, makes of ``groups`` for the pods that lead them."""
+    template = groups["spec"]["leaderWorkerTemplate"]["leaderTemplate"]
+    name = groups["metadata"]["name"]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "namespace": groups["metadata"]["namespace"]},
+        "spec": {
+            "replicas": groups["spec"]["replicas"],
+            "serviceName": name,
+            "selector": {"matchLabels": template["metadata"]["labels"]},
+            "template": template,
+        },
+    }
 
 
 def test_groups_are_made_once_their_kind_is_there_and_keep_their_number(
@@ -68,6 +85,7 @@ def test_groups_are_made_once_their_kind_is_there_and_keep_their_number(
     assert groups["spec"]["leaderWorkerTemplate"]["size"] == 2
     wait_for(plane, obj, "Stalled", "False", timeout=60)
     path = f"{collection}/{groups['metadata']['name']}"
+    plane.api.create(leaders(groups))
     counts = {"replicas": 1, "readyReplicas": 1, "updatedReplicas": 1}
     plane.api.merge(f"{path}/status", {"status": {**counts, "observedGeneration": groups["metadata"]["generation"]}})
     wait_for(plane, obj, "DecodeReady", timeout=60)
