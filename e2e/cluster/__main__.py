@@ -13,9 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 import yaml
-from e2e.cluster import machine, objects
+from e2e.cluster import ending, machine, objects, packages
 from e2e.cluster.images import ROOT, ImageFailed
 from e2e.cluster.lane import Lane, exports, make
 from e2e.cluster.layout import ENVIRONMENT, KUBECONFIG, RUN
@@ -54,16 +55,31 @@ def _up() -> int:
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "e2e.cluster", "hold", f"--tell={writing}"]
     quiet = subprocess.DEVNULL
+    ending.hold()
     held = subprocess.Popen(
         command, cwd=ROOT, pass_fds=[writing], stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True
     )
     os.close(writing)
-    last = ""
     with os.fdopen(reading) as told:
-        for last in told:
-            if last != _DONE:
-                print(last, end="", flush=True)
+        try:
+            with ending.breakable():
+                last = _shown(told)
+        except ending.Ended as ended:
+            held.terminate()
+            # What it says on its way out; what was shown already does not come again.
+            _shown(told)
+            held.wait()
+            return 128 + ended.number
     return 0 if last == _DONE else held.wait()
+
+
+def _shown(told: TextIO) -> str:
+    """Print what the holder says until it is up or ends; return its last line."""
+    last = ""
+    for last in told:
+        if last != _DONE:
+            print(last, end="", flush=True)
+    return last
 
 
 def _down() -> int:
@@ -87,8 +103,8 @@ def _down() -> int:
 
 
 def _hold(tell: int) -> int:
-    ended = {signal.SIGINT, signal.SIGTERM}
-    signal.pthread_sigmask(signal.SIG_BLOCK, ended)
+    # The start and the end of the node are not broken off: what is half made may be missed by what removes it.
+    ending.hold()
     with os.fdopen(tell, "w") as told:
 
         def say(text: str) -> None:
@@ -96,20 +112,27 @@ def _hold(tell: int) -> int:
 
         try:
             machine.fit()
-            with Lane(make(say=say), say=say) as lane:
+            packages.require(say=say)
+            with ending.breakable():
+                built = make(say=say)
+            with Lane(built, say=say) as lane:
                 try:
-                    lane.install()
-                    _tell(lane, say)
+                    with ending.breakable():
+                        lane.install()
+                        _tell(lane, say)
                 except Exception:
                     say(f"logs and descriptions are in {lane.collect()}")
                     raise
                 if tell != 1:
                     told.write(_DONE)
                     told.close()
-                signal.sigwait(ended)
+                signal.sigwait(ending.SIGNALS)
         except _REFUSALS as error:
             say(f"error: {error}")
             return 1
+        except ending.Ended as ended:
+            say(f"{ended}: what was begun is removed, what is built is kept")
+            return 128 + ended.number
     return 0
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import configparser
 import os
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from e2e.cluster import build, oci
 from e2e.cluster.packages import program
+from e2e.controlplane import commands
 from e2e.controlplane.build import Say, telling
 from scripts.release import versions
 
@@ -100,8 +100,12 @@ class Builder:
             for older in archive.parent.glob(f"{short}-*"):
                 older.unlink()
             fresh = archive.with_suffix(".writing")
-            self._buildah("push", "--quiet", image.name, f"oci-archive:{fresh}:{image.name}")
-            fresh.rename(archive)
+            try:
+                self._buildah("push", "--quiet", image.name, f"oci-archive:{fresh}:{image.name}")
+                fresh.rename(archive)
+            except BaseException:
+                fresh.unlink(missing_ok=True)
+                raise
         return archive
 
     def rebuild(self, image: Image, context: Path, epoch: int, archive: Path) -> None:
@@ -124,13 +128,27 @@ class Builder:
         self._buildah("rmi", number)
 
     def _bud(self, image: Image, context: Path, *options: str) -> None:
-        with _settings_of_pip() as settings:
+        with _settings_of_pip() as settings, self._no_container_left():
             self._buildah(
                 *("bud", "--network=host", *options),
                 *(f"--volume={settings}:{_IN_BUILD}:ro", f"--volume={settings}/pip.conf:/etc/pip.conf:ro"),
                 *(f"--build-arg={name}={value}" for name, value in image.arguments.items()),
                 *(f"--file={image.dockerfile}", str(context)),
             )
+
+    @contextmanager
+    def _no_container_left(self) -> Iterator[None]:
+        """Remove what the block made to build in, with its mounts, where it was broken off."""
+        before = self._containers()
+        try:
+            yield
+        except BaseException:
+            if made := self._containers() - before:
+                self._buildah("rm", *made)
+            raise
+
+    def _containers(self) -> set[str]:
+        return set(self._buildah("containers", "--quiet", "--notruncate").split())
 
     def _base(self) -> None:
         """Make the base image unless the storage has it."""
@@ -157,14 +175,7 @@ class Builder:
         self._cache.mkdir(parents=True, exist_ok=True)
         # crun and runc want control groups that a machine may not give to builds.
         env = {**os.environ, "BUILDAH_ISOLATION": "chroot"}
-        done = subprocess.run(
-            [program(name) or name, *arguments],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = commands.run([program(name) or name, *arguments], env=env)
         if done.returncode:
             tail = "\n".join((done.stdout + done.stderr).splitlines()[-30:])
             raise ImageFailed(f"{name} {' '.join(arguments[:6])} ended with {done.returncode}:\n{tail}")

@@ -17,7 +17,6 @@ import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -26,6 +25,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from e2e.controlplane import commands
 
 MODULE = Path(__file__).parent
 PACKAGES = {
@@ -167,13 +168,17 @@ def build_into(
         work.mkdir()
         minutes = "10 minutes" if len(packages) > 1 else "2 minutes"
         say(f"{what}: building {', '.join(packages)} (once; about {minutes} on two cores)")
-        for number, (name, package) in enumerate(packages.items(), 1):
-            say(f"{what}: {name} ({number} of {len(packages)}) ...")
-            started = time.monotonic()
-            with telling(say, f"{what}: {name}"):
-                compile_one(name, package, work / name, linker_flags() if flags is None else flags)
-            say(f"{what}: {name} built in {time.monotonic() - started:.0f} s")
-        work.rename(folder)
+        try:
+            for number, (name, package) in enumerate(packages.items(), 1):
+                say(f"{what}: {name} ({number} of {len(packages)}) ...")
+                started = time.monotonic()
+                with telling(say, f"{what}: {name}"):
+                    compile_one(name, package, work / name, linker_flags() if flags is None else flags)
+                say(f"{what}: {name} built in {time.monotonic() - started:.0f} s")
+            work.rename(folder)
+        except BaseException:
+            shutil.rmtree(work)
+            raise
 
 
 def _go_build_kubectl(name: str, package: str, output: Path, flags: str) -> None:
@@ -187,16 +192,11 @@ def _go_build_kubectl(name: str, package: str, output: Path, flags: str) -> None
 
 def go_build(name: str, package: str, output: Path, flags: str, *more: str, module: Path | None = None) -> None:
     """Build one program in the folder of ``module``, the control plane's by default. Raises ``BuildFailed``."""
-    done = subprocess.run(
-        ["go", "build", *more, "-trimpath", "-ldflags", flags, "-o", str(output), package],
-        cwd=module or MODULE,
-        env={**os.environ, "CGO_ENABLED": "0"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    command = ["go", "build", *more, "-trimpath", "-ldflags", flags, "-o", str(output), package]
+    # Go leaves its folders behind where it is broken off.
+    with tempfile.TemporaryDirectory() as folder:
+        env = {**os.environ, "CGO_ENABLED": "0", "GOTMPDIR": folder}
+        done = commands.run(command, cwd=module or MODULE, env=env, merged=True)
     if done.returncode:
         tail = "\n".join(done.stdout.splitlines()[-_TAIL:])
         raise BuildFailed(f"go build of {name} ended with {done.returncode}:\n{tail}")
