@@ -107,11 +107,18 @@ def operator(lane: Lane) -> str:
 
 
 @pytest.fixture(scope="session")
-def served(lane: Lane, operator: str, engine: Path, model: Path) -> Iterator[Served]:
-    """The one object of all tests, in a namespace of its own; the first applies it. Engines take a minute to start."""
+def place(lane: Lane, operator: str, engine: Path, model: Path) -> Iterator[Served]:
+    """Where the one object of all tests goes, a namespace of its own, and what is asked of it there."""
     namespace = lane.plane.namespace("serving")
     objects.bind(lane.plane.api, namespace, "models", model.parent)
     found = Served(lane, namespace, engine, Texts(model))
     yield found
     lane.plane.api.delete(f"/api/v1/namespaces/{namespace}")
     lane.plane.api.delete(f"/api/v1/persistentvolumes/{namespace}-models")
+
+
+@pytest.fixture
+def served(place: Served) -> Served:
+    """The one object of all tests: that of the tests before, or applied here. Engines take a minute to start."""
+    place.ensure()
+    return place

@@ -25,6 +25,8 @@ NAME = "tiny"
 ROLES = ("prefill", "decode")
 UP_SECONDS = 600
 GONE_SECONDS = 120
+CACHE = {"l1": {"size": "256Mi"}, "l2": {"size": "256Mi"}}
+"""Both tiers, of a size that this machine has room for."""
 PROMPT = 1200
 ANSWER = 24
 CHUNKS = PROMPT // BLOCK
@@ -45,6 +47,12 @@ class Served:
         """Apply the example by kubectl; ``spec`` replaces whole sections."""
         obj = objects.example(self.python, self.namespace, **spec)
         self.lane.kubectl("apply", "-f", "-", stdin=json.dumps(obj))
+
+    def ensure(self) -> None:
+        """Return with the object there: it is applied, with both tiers, and waited for where it is not."""
+        if self.lane.plane.api.find(path_of(self.namespace, NAME)) is None:
+            self.apply(cache=CACHE)
+            self.wait("Ready")
 
     def merge(self, spec: Json) -> None:
         """Change fields of the spec."""

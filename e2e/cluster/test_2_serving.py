@@ -7,31 +7,29 @@ import ipaddress
 import pytest
 from e2e.cluster.lane import Lane
 from e2e.cluster.layout import POD_RANGE
-from e2e.cluster.service import NAME, PROMPT, ROLES, UP_SECONDS, Served
+from e2e.cluster.service import CACHE, NAME, PROMPT, ROLES, UP_SECONDS, Served
 from e2e.local.tiers import BLOCK
 from e2e.operator.objects import condition, path_of
 from tests.chart.charts import NAMESPACE
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(UP_SECONDS + 300)]
 
-CACHE = {"l1": {"size": "256Mi"}, "l2": {"size": "256Mi"}}
-
 
 def test_an_applied_object_gets_ready_and_is_proved_though_the_operator_is_killed_while_it_creates(
-    lane: Lane, served: Served
+    lane: Lane, place: Served
 ) -> None:
     pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/kvserving-operator"
     holder = lane.plane.api.get(leases)["spec"]["holderIdentity"]
     [writing] = [pod for pod in lane.plane.api.items(pods) if pod["metadata"]["name"] in holder]
-    served.apply(cache=CACHE)
-    secrets = f"/api/v1/namespaces/{served.namespace}/secrets"
+    place.apply(cache=CACHE)
+    secrets = f"/api/v1/namespaces/{place.namespace}/secrets"
     # The first that the operator makes: all else is still to come.
     next(lane.plane.api.watch(secrets, timeout=60, labelSelector="kvserving.dev/name"))
     lane.plane.api.delete(f"{pods}/{writing['metadata']['name']}", gracePeriodSeconds=0)
-    wait = ("wait", f"--namespace={served.namespace}", "--for=condition=Ready", f"kvs/{NAME}")
+    wait = ("wait", f"--namespace={place.namespace}", "--for=condition=Ready", f"kvs/{NAME}")
     lane.kubectl(*wait, f"--timeout={UP_SECONDS}s")
-    obj = lane.plane.api.get(path_of(served.namespace, NAME))
+    obj = lane.plane.api.get(path_of(place.namespace, NAME))
     proved = condition(obj, "TransferVerified")
     assert (proved["status"], proved["reason"]) == ("True", "Verified")
     assert "through the router" in proved["message"]

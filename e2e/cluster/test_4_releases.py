@@ -99,11 +99,11 @@ def test_deletion_leaves_nothing_behind(served: Served) -> None:
     assert json.loads(served.lane.kubectl("get", "kvs", "--all-namespaces", "-o=json"))["items"] == []
 
 
-def test_a_release_that_keeps_no_crd_takes_the_services_with_it(lane: Lane, served: Served) -> None:
+def test_a_release_that_keeps_no_crd_takes_the_services_with_it(lane: Lane, place: Served) -> None:
     # Engines that load would hold their pods for the whole grace.
-    served.apply(suspend=True)
-    served.wait("Ready", "False", "Suspended")
+    place.apply(suspend=True)
+    place.wait("Ready", "False", "Suspended")
     lane.install({"crds": {"keep": False}}, command="upgrade")
     lane.uninstall()
     lane.plane.api.wait(CRD, lambda found: found is None, what="the CRD's deletion", timeout=60)
-    served.gone(KEPT)
+    place.gone(KEPT)

@@ -17,11 +17,11 @@ REST_SECONDS = 3.0
 
 
 @pytest.fixture(scope="session")
-def ready(served: Served, operator: str) -> Served:
+def ready(place: Served) -> Served:
     """One prefill and one decode that answer. A decode that cannot fetch its KV fails the request."""
-    served.apply(transfer={"lease": "5s", "onFailure": "fail"})
-    served.wait("Ready")
-    return served
+    place.apply(transfer={"lease": "5s", "onFailure": "fail"})
+    place.wait("Ready")
+    return place
 
 
 @pytest.fixture
