@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.control.bodies import SPEC, pod, pods_of, view
+from tests.control.bodies import KEY, SPEC, pod, pods_of, view
+from tests.control.rollout_stage import Stage
 from tests.control.test_conditions import STORED, by_type, document, facts, with_pods, without_pods
+from tests.control.test_rollouts import run, settle
 
 from kvserving_operator.control.facts import Facts
 from kvserving_operator.control.pods import PodState
@@ -108,3 +110,19 @@ def test_a_store_whose_pod_is_gone_is_told_before_its_workload_counts_anew() -> 
     found = by_type(without_pods(made, "store"))
     assert (found["StorageReady"].status, found["StorageReady"].reason) == ("False", Reason.L2_UNREACHABLE)
     assert found["Available"].holds
+
+
+def test_the_status_says_so_with_the_first_look_after_the_pods_went() -> None:
+    async def work() -> None:
+        stage = Stage()
+        await settle(stage)
+        before = stage.status
+        for gone in [lost.body["metadata"] for lost in stage.pods if lost.role == "decode"]:
+            stage.store.remove_pod(KEY, gone["name"], gone["uid"], "999")
+        await stage.reconciler.run(KEY)
+        assert stage.condition("Available")[:2] == ("False", "Starting")
+        assert stage.condition("Ready")[2].startswith("DecodeReady: 0 of 2 decode pods are ready")
+        assert stage.status["roles"]["decode"]["summary"] == "0/2"
+        assert (stage.status["revision"], stage.status.get("updatingRevision")) == (before["revision"], None)
+
+    run(work)
