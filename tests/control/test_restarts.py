@@ -42,8 +42,9 @@ def test_what_is_wrong_degrades_the_object_and_neither_stalls_it_nor_makes_it_un
         await stage.look(7)
         plan = planned(stage.serving).plan
         assert plan is not None
+        there = children(stage.serving)
         facts = Facts(
-            view=view(stage.serving, there := children(stage.serving), *pods_of(there)),
+            view=view(stage.serving, there, *pods_of(there)),
             plan=plan,
             revision=plan.revision,
             disaggregated=True,
