@@ -115,7 +115,7 @@ def test_without_a_metric_named_the_target_is_that_of_the_first() -> None:
 
 @pytest.mark.parametrize(
     ("args", "target"),
-    [(["--max-num-seqs", "64"], "51"), (["--max_num_seqs=1"], "1"), (["--max-num-seqs", "no"], "200"), ([], "200")],
+    [(["--max-num-seqs", "64"], "51"), (["--max_num_seqs=1"], "1"), (["--max-num-seqs", "+064"], "51"), ([], "200")],
 )
 def test_as_many_requests_run_as_leave_room_in_the_batch(args: list[str], target: str) -> None:
     plan = render(pair(decode={**SCALED, "args": args}))

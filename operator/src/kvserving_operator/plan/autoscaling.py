@@ -6,12 +6,12 @@ replicas to the engines of the revisions that are there, so a rollout never rese
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from ..api import serving_role
 from ..api.v1alpha1 import API_VERSION, Autoscaling, RoleName
 from ..engines import arguments
+from ..engines.written import whole
 from . import labels
 from .context import Context
 from .objects import manifest
@@ -68,7 +68,8 @@ def _measured(ctx: Context, role: RoleName, kind: str, target: int | None) -> tu
 def _most_running(ctx: Context, role: RoleName) -> int | None:
     """Four fifths of what an engine may run at once, where the arguments say that; ``None`` where they do not."""
     given = arguments.last_value([*ctx.spec.engine.args, *ctx.role(role).args], "--max-num-seqs")
-    return max(1, int(given) * 4 // 5) if given is not None and re.fullmatch(r"[1-9][0-9]{0,6}", given) else None
+    most = None if given is None else whole(given)
+    return None if most is None else max(1, most * 4 // 5)
 
 
 def _target(ctx: Context, role: RoleName, scaling: Autoscaling) -> dict[str, Any]:
