@@ -160,6 +160,23 @@ def test_what_this_machine_lacks_is_exit_status_3(machine: Machine) -> None:
     assert not (machine.folder / "state/svc").exists()
 
 
+@pytest.mark.parametrize(
+    ("role", "more", "told"),
+    [
+        (" {replicas: 0}", "", "spec.prefill.replicas and spec.decode.replicas are 0: "),
+        (" {replicas: 1}", "  router: {type: none}\n  suspend: true\n", "spec.suspend is true: nothing would run."),
+    ],
+)
+def test_a_start_that_could_never_end_is_refused(machine: Machine, role: str, more: str, told: str) -> None:
+    file = Path(machine.file(more=more))
+    head, _, _ = file.read_text().partition("  prefill:")
+    file.write_text(f"{head}  prefill:{role}\n  decode:{role}\n{more}")
+    done = machine.result(machine.up(str(file), "--timeout", "20"))
+    assert done.returncode == 3
+    assert f"error: {told}" in done.stderr
+    assert not (machine.folder / "state/svc").exists()
+
+
 def test_a_refused_start_keeps_the_logs_of_the_last_run(machine: Machine) -> None:
     log = machine.folder / "state/svc/logs/svc-decode-0.log"
     log.parent.mkdir(parents=True)

@@ -51,6 +51,29 @@ def test_a_complete_machine_is_accepted(directory: ServiceDir) -> None:
 
 
 @pytest.mark.parametrize(
+    ("prefill", "decode", "told"),
+    [
+        (0, 0, "spec.prefill.replicas and spec.decode.replicas are 0: no request would be answered, "),
+        (1, 0, "spec.decode.replicas is 0: no request would be answered, "),
+        (0, 1, "spec.prefill.replicas is 0: no request would be answered, "),
+        (None, 0, "spec.decode.replicas is 0: no request would be answered, "),
+    ],
+)
+def test_a_role_without_an_engine_is_refused_with_its_field(
+    directory: ServiceDir, prefill: int | None, decode: int, told: str
+) -> None:
+    router = deployment("router", command=["python3", "launch.py"], args=["smg"])
+    engines = {"prefill": prefill, "decode": decode}
+    planned = [
+        deployment(role, KV, GUARD, replicas=number, command=VLLM)
+        for role, number in engines.items()
+        if number is not None
+    ]
+    [problem] = problems(run_of(*planned, router), directory)
+    assert problem.startswith(told)
+
+
+@pytest.mark.parametrize(
     ("modules", "missing", "way_out"),
     [
         (("nixl", "kvserving_connector"), "no module vllm", "then --engine-python .venv-engine/bin/python"),

@@ -110,6 +110,21 @@ def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tu
     return sorted(pods, key=lambda pod: START_ORDER.index(pod.role)), notices
 
 
+def replicas(objects: Sequence[Manifest]) -> dict[str, int]:
+    """Number of pods that the plan asks for, by role."""
+    asked = {}
+    for manifest in objects:
+        role = ((manifest.get("metadata") or {}).get("labels") or {}).get(ROLE_LABEL)
+        if role is not None and "template" in (manifest.get("spec") or {}):
+            asked[str(role)] = _number(manifest)
+    return asked
+
+
+def _number(manifest: Manifest) -> int:
+    number = manifest["spec"].get("replicas")
+    return 1 if number is None else int(number)
+
+
 def config_maps(objects: Sequence[Manifest]) -> dict[str, dict[str, str]]:
     """Text of every ConfigMap of the plan, by its name."""
     return {str(m["metadata"]["name"]): dict(m.get("data") or {}) for m in objects if m["kind"] == "ConfigMap"}
@@ -118,11 +133,11 @@ def config_maps(objects: Sequence[Manifest]) -> dict[str, dict[str, str]]:
 def _copies(manifest: Manifest, role: str, notices: list[str], routers_asked: bool) -> list[LocalPod]:
     spec = manifest["spec"]
     template = spec["template"]
-    replicas = int(1 if spec.get("replicas") is None else spec["replicas"])
-    if role == "router" and replicas > 1:
+    number = _number(manifest)
+    if role == "router" and number > 1:
         if routers_asked:
-            notices.append(f"spec.router.replicas is {replicas}: on one machine one router runs")
-        replicas = 1
+            notices.append(f"spec.router.replicas is {number}: on one machine one router runs")
+        number = 1
     containers = template["spec"]["containers"]
     main = [c for c in containers if c["name"] in MAIN_CONTAINERS]
     if len(main) != 1:
@@ -145,5 +160,5 @@ def _copies(manifest: Manifest, role: str, notices: list[str], routers_asked: bo
             container=main[0],
             host=f"{workload}-{index}.{domain}" if domain else "",
         )
-        for index in range(replicas)
+        for index in range(number)
     ]

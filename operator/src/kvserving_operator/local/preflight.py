@@ -17,7 +17,7 @@ from .addresses import can_bind
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
 from .logfile import LIMIT
-from .pods import LocalPod
+from .pods import ENGINE_ROLES, LocalPod, replicas
 from .run import Run
 from .state import ServiceDir
 
@@ -37,6 +37,7 @@ CPU_ENGINE_BYTES = int(2.5 * GIB)
 def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpreter, router: Interpreter) -> None:
     """Raise ``EnvironmentFault`` with every reason why the run cannot start here."""
     problems = [
+        *_no_engines(run),
         *_engine_environment(run, pods, engine),
         *_router_environment(pods, router),
         *_programs(pods),
@@ -50,6 +51,19 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
     ]
     if problems:
         raise EnvironmentFault(*problems)
+
+
+def _no_engines(run: Run) -> list[str]:
+    """A fault where a role has no engine: nothing would serve, and the start would wait for it without end."""
+    asked = replicas(run.objects)
+    none = [f"spec.{role}.replicas" for role in ENGINE_ROLES if asked.get(role) == 0]
+    if not none:
+        return []
+    be, them = ("is", "it") if len(none) == 1 else ("are", "them")
+    return [
+        f"{' and '.join(none)} {be} 0: no request would be answered, so the start would never end. Set {them} to 1 or"
+        " more; in a cluster 0 is allowed"
+    ]
 
 
 def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> list[str]:

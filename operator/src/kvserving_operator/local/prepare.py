@@ -32,6 +32,8 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
     """
     from ..plan import Observed, Site, plan
 
+    if serving.spec.suspend:
+        raise EnvironmentFault("spec.suspend is true: nothing would run. Set it to false, or leave it out")
     serving, notices = _without_tiers(serving, options.without_tiers)
     tell("looking at the interpreters")
     engine_path = launchers.choose(options.engine_python, "KVSERVING_ENGINE_PYTHON")
@@ -63,8 +65,6 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         api_key_secret=serving.spec.router.api_key_secret_ref,
         routers_asked="replicas" in serving.spec.router.model_fields_set,
     )
-    if not run.pods()[0]:
-        raise EnvironmentFault(f"{run.name} asks for no engine: spec.suspend is true, or replicas are 0")
     tell("checking this machine")
     pods = run.pods()[0]
     preflight.check(run, pods, directory, engine, router)
