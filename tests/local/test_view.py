@@ -62,6 +62,29 @@ def test_what_is_waited_for_is_told_soon_then_every_30_seconds_and_every_5_while
     assert said[0][1] == f"[{said[0][0]:5.1f}s] {line}\n"
 
 
+def test_a_start_that_takes_minutes_names_the_logs_and_the_option_that_bounds_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    view, live = View("svc", lambda: now), LiveView("svc", lambda: now)
+    slow = live._state = state(STARTING, pod("decode"))
+    view.update(slow)
+    told = "`kvserving logs svc` may say why, `up --timeout SECONDS` gives up by then"
+    for now, said, caption in ((150, "", None), (200, f"; {told}", told)):
+        capsys.readouterr()
+        view.update(slow)
+        waiting = f"svc: Starting for {now} s, waiting for svc-decode-0 (Loading)"
+        assert capsys.readouterr().err == f"[{now:5.1f}s] {waiting}{said}\n"
+        assert live._table().caption == caption
+    served = live._state = state(VERIFYING, pod("decode", ready=True))
+    view.update(served)
+    now = 600
+    capsys.readouterr()
+    view.update(served)
+    assert capsys.readouterr().err.endswith("waiting for the verification\n"), "its probes have limits of their own"
+    assert live._table().caption is None
+
+
 def test_what_a_supervisor_says_of_itself_is_told_once_and_when_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     view = View("svc", lambda: 0.0)
     served = state(READY, pod("decode", ready=True))

@@ -23,6 +23,8 @@ _FIRST_QUIET_SECONDS = 9.0
 """As that, since something last changed."""
 _STOPPING_SECONDS = 4.0
 """As that, while a service stops."""
+_LONG_SECONDS = 180.0
+"""A start that takes longer may never end: what to do about it is said."""
 
 
 class View:
@@ -65,7 +67,8 @@ class View:
             self._come_up(state)
         elif self._clock() - self._said >= self._quiet and (awaited := waited_for(state)):
             elapsed = self._clock() - self._phase_began
-            self._say(f"{state.name}: {state.phase} for {elapsed:.0f} s, waiting for {awaited}")
+            way_out = f"; {told}" if (told := _way_out(state, elapsed)) else ""
+            self._say(f"{state.name}: {state.phase} for {elapsed:.0f} s, waiting for {awaited}{way_out}")
             self._waits = True
         if state.message != self._message and state.phase != FAILED:
             self._message = state.message
@@ -98,8 +101,8 @@ class View:
 class LiveView(View):
     """A table that is drawn again while the service starts or stops; plain lines in between."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(name, clock)
         self._state: State | None = None
         self._text = "starting"
         self._live: Live | None = None
@@ -143,7 +146,10 @@ class LiveView(View):
         title = f"{self._name}: {state.phase if state else self._text}  {elapsed}"
         if state is not None and state.phase == STOPPING:
             title += "  (Ctrl-C again stops at once)"
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        caption = None if state is None else _way_out(state, self._clock() - self._began) or None
+        table = Table(
+            title=title, title_justify="left", box=None, pad_edge=False, caption=caption, caption_justify="left"
+        )
         for column in ("pod", "phase", "for", "memory", ""):
             table.add_column(column)
         for pod in state.pods if state else ():
@@ -166,6 +172,13 @@ def waited_for(state: State) -> str:
     else:
         pods = []
     return ", ".join(f"{pod.name} ({pod.phase})" for pod in pods)
+
+
+def _way_out(state: State, elapsed: float) -> str:
+    """What to do about a start that goes on for so many seconds; empty while it may be on its way."""
+    if state.phase != STARTING or elapsed < _LONG_SECONDS:
+        return ""
+    return f"`kvserving logs {state.name}` may say why, `up --timeout SECONDS` gives up by then"
 
 
 def pod_line(pod: PodState) -> str:
