@@ -295,6 +295,24 @@ def test_an_engine_that_ended_without_an_error_was_restarted_too() -> None:
     assert "ended with exit code 0, restarted 4 times" in told["restarted"].what
 
 
+def test_what_the_end_of_a_container_costs_and_its_way_out_are_those_of_its_role() -> None:
+    once = ENDED | {"restartCount": 1}
+    told = found(status("router", **once))["restarted"]
+    assert told.what.endswith("ended with exit code 1, restarted once")
+    assert told.why == "requests that went through it failed"
+    assert found(status("prefill", **once))["restarted"].why.startswith("its requests failed, and what it had cached ")
+    for role, cost, way_out in (
+        ("router", "requests that went through it failed", "raise spec.router.replicas"),
+        ("store", "what it held is gone, and those prefixes are computed again", "lower spec.cache.l2.maxUsage"),
+    ):
+        killed = found(status(role, **OOM))["out-of-memory"]
+        assert killed.why == cost
+        assert killed.fix.startswith(way_out)
+    engine = found(status("decode", **OOM))["out-of-memory"]
+    assert engine.why.endswith("; tiers in /dev/shm count for the limit")
+    assert engine.fix.startswith("set or raise spec.decode.resources.limits.memory")
+
+
 def test_a_foreign_change_names_who_else_sets_fields() -> None:
     def edit(child: Any) -> None:
         env(child, "UCX_TLS", "tcp")

@@ -78,6 +78,61 @@ def test_of_a_service_whose_supervisor_was_killed_that_alone_is_told() -> None:
     assert finding.fix.startswith("`kvserving down svc`")
 
 
+def test_of_a_service_that_failed_its_reason_alone_is_told_and_in_sentences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    message = (
+        "svc-decode-0 ended 3 times before it was ready: exit status 1. Its last lines:\n"
+        "  | Traceback (most recent call last):\n"
+        "  | RuntimeError: no device\n"
+        "The whole log: /logs/svc-decode-0.log"
+    )
+    pods = tuple(
+        PodState(f"svc-{role}-0", role, "127.0.0.1", 1, phase="Stopped", last_exit="signal 15", restarts=1)
+        for role in ("prefill", "decode", "router")
+    )
+    directory = ServiceDir("svc")
+    directory.create()
+    directory.write(State("svc", "r", "Failed", {"url": None}, sys.executable, "tiny", pods, {}, message=message))
+    assert cli.run(["doctor", "svc"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert "\\n" not in "".join(lines)
+    head = lines.index("ERROR    svc  (service-failed)")
+    told = "svc-decode-0 ended 3 times before it was ready: exit status 1. RuntimeError: no device"
+    assert lines[head + 1].strip() == told
+    assert lines[-1] == "1 error"
+    assert not any("process-not-ready" in line or "restarted" in line for line in lines)
+
+
+def test_each_sentence_of_a_supervisor_is_a_finding() -> None:
+    found = checks.of_service(replace(FACTS, message="the disk is full\nwhat stands here is old"))
+    assert [(f.check, f.what) for f in found] == [
+        ("service-message", "the disk is full"),
+        ("service-message", "what stands here is old"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("role", "number", "what", "why"),
+    [
+        ("router", 1, "it was started again once; it ended with signal 9", "requests that went through it failed"),
+        (
+            "decode",
+            2,
+            "it was started again 2 times; ",
+            "its requests failed, and what it had cached is computed again",
+        ),
+        ("store", 1, "it was started again once; ", "what it held is gone, and those prefixes are computed again"),
+    ],
+)
+def test_what_a_restart_cost_is_told_by_the_role(role: str, number: int, what: str, why: str) -> None:
+    pod = Process(f"svc-{role}-0", role, "Ready", True, number, "signal 9")
+    (finding,) = checks.of_service(replace(FACTS, pods=(pod,), engines={}))
+    assert finding.what.startswith(what)
+    assert finding.why == why
+
+
 def test_what_has_to_be_said_before_a_proof_stands_above_it() -> None:
     proved = replace(FACTS, proof="verified: KV moved")
     assert list(report.service_lines(proved))[-1] == "  verified: KV moved"

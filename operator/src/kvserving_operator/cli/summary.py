@@ -58,15 +58,13 @@ def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
 
 def _short(state: State) -> list[str]:
     """The first line of what a failure says, its last exception, and where the rest is."""
-    from ..local.logfile import raised
+    from ..local.logfile import in_short
 
-    first, *rest = state.message.splitlines()
-    if not rest:
-        return [first]
-    exceptions = [said for line in rest if (said := raised(line.removeprefix("  | ")))]
-    logs = [line for line in rest if line.startswith("The whole log: ")]
-    first = first.removesuffix(" Its last lines:")
-    return [first, *exceptions[-1:], *logs, f"`kvserving status {state.name}` shows all of it"]
+    lines = state.message.splitlines()
+    if len(lines) == 1:
+        return lines
+    logs = [line for line in lines if line.startswith("The whole log: ")]
+    return [*in_short(state.message), *logs, f"`kvserving status {state.name}` shows all of it"]
 
 
 def stopped(directory: ServiceDir, *, already: bool = False) -> str:

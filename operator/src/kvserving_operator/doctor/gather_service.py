@@ -11,7 +11,8 @@ import aiohttp
 from ..local import proof
 from ..local.errors import EnvironmentFault
 from ..local.launchers import inspect
-from ..local.state import PodState, State, root
+from ..local.logfile import in_short
+from ..local.state import FAILED, PodState, State, root
 from ..verify.legs import connection_failure
 from .facts import Engine, Process, Series, ServiceFacts, Unread
 from .gather_machine import disk_free
@@ -58,7 +59,7 @@ async def of_service(state: State) -> ServiceFacts:
     return ServiceFacts(
         name=state.name,
         phase=state.phase,
-        message=state.message,
+        message=" ".join(in_short(state.message)) if state.phase == FAILED else state.message,
         revision=state.revision,
         version=version,
         pods=tuple(

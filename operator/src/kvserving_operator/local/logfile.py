@@ -38,6 +38,13 @@ def raised(line: str) -> str:
     return match.group(1) if match else ""
 
 
+def in_short(message: str) -> list[str]:
+    """What is said of a failure, without the end of a log: the first line, and the last exception of the rest."""
+    first, *rest = message.splitlines() or [""]
+    exceptions = [said for line in rest if (said := raised(line.removeprefix("  | ")))]
+    return [first.removesuffix(" Its last lines:"), *exceptions[-1:]]
+
+
 class LogFile:
     """Takes the output of a process in pieces. A run begins a file of its own.
 

@@ -14,11 +14,17 @@ from ...plan.workloads import pod_template
 from ..explain import main_container, transfer_config, workloads
 from ..facts import Body, Live, ObjectFacts, role_of
 from ..findings import Finding, error, info, warning
+from . import restarts
 
 _SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
 _SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 _NOWHERE = ("0.0.0.0", "::", "localhost", "127.")  # noqa: S104 - addresses that are refused
 _OUT_OF_MEMORY = "OOMKilled"
+_LIMITS = {
+    "router": "raise spec.router.replicas: each router then has fewer of the requests",
+    "store": "lower spec.cache.l2.maxUsage, or raise spec.cache.l2.size, which the limit follows",
+}
+"""The way out of too little memory of what is no engine."""
 _WAITING = {
     "CrashLoopBackOff": "`kubectl logs --previous` says why it ends; the last lines are vLLM's",
     "ImagePullBackOff": "check the image's name and the pull secret (template.spec.imagePullSecrets)",
@@ -87,8 +93,8 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
                 "restarted",
                 f"pod {state.name}",
                 f"container {container.get('name')} ended with exit code {code}, restarted "
-                f"{container.get('restartCount', 0)} times",
-                why="its requests failed, and its L1 is empty",
+                f"{restarts.times(container.get('restartCount') or 0)}",
+                why=restarts.cost(role_of(pod)),
                 fix=f"`kubectl logs {state.name} -c {container.get('name')} --previous` says why",
             )
 
@@ -108,13 +114,18 @@ def _out_of_memory(facts: ObjectFacts, pod: Body, container: str) -> Finding:
         assert facts.serving is not None
         need = host_memory(facts.serving.spec, "prefill" if role == "prefill" else "decode")
         what += f"; the plan counts on {need.explain()}"
-    return error(
-        "out-of-memory",
-        name,
-        what,
-        why="its requests failed; tiers in /dev/shm count for the limit",
-        fix=f"set or raise spec.{role}.resources.limits.memory, or make spec.cache.l1.size smaller",
-    )
+    return error("out-of-memory", name, what, why=_costs_memory(role), fix=_room(role))
+
+
+def _costs_memory(role: str) -> str:
+    return restarts.cost(role) + ("" if role in _LIMITS else "; tiers in /dev/shm count for the limit")
+
+
+def _room(role: str) -> str:
+    """The way out of too little memory: which fields decide how much a pod of the role may take, and takes."""
+    of_engine = role.removesuffix(labels.worker(""))
+    engine = f"set or raise spec.{of_engine}.resources.limits.memory, or make spec.cache.l1.size smaller"
+    return _LIMITS.get(role, engine)
 
 
 def _engine(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:

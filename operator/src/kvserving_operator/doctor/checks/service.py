@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from ...memory import size
 from ..facts import ServiceFacts
 from ..findings import Finding, error, info, warning
+from . import restarts
 
-_LOST = "Lost"
+_LOST, _FAILED = "Lost", "Failed"
 _LEAST_DISK = 2**20
 _STARTING = frozenset({"Starting", "Verifying", "Pending", "Restarting"})
 
@@ -27,6 +28,17 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             fix=f"`kvserving down {facts.name}` clears up what it left, then bring it up again",
         )
         return
+    if facts.phase == _FAILED:
+        # The supervisor itself stopped the other processes.
+        yield error(
+            "service-failed",
+            facts.name,
+            " ".join(facts.message.splitlines()),
+            why="nothing of it runs: the supervisor has stopped what was left",
+            fix=f"correct that and bring it up again; `kvserving status {facts.name}` shows the last lines of the log, "
+            f"`kvserving logs {facts.name}` more",
+        )
+        return
     if facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
         yield error(
             "state-folder-full",
@@ -36,11 +48,11 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             "engine that is started again",
             fix="free some: the supervisor writes again within seconds",
         )
-    if facts.message:
+    for sentence in facts.message.splitlines():
         yield warning(
             "service-message",
             facts.name,
-            facts.message,
+            sentence,
             why="the supervisor wants it to be known",
             fix=f"`kvserving logs {facts.name} supervisor` has more",
         )
@@ -58,8 +70,8 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             yield warning(
                 "restarted",
                 pod.name,
-                f"it was started again {pod.restarts} times{ended}",
-                why="its requests failed, and its L1 is empty",
+                f"it was started again {restarts.times(pod.restarts)}{ended}",
+                why=restarts.cost(pod.role),
                 fix=f"`kvserving logs {facts.name} {pod.name}` says why",
             )
     if facts.verified is False:
