@@ -118,6 +118,7 @@ class MachineFacts:
     shm_free: int | None
     stale: Mapping[str, int]
     disk_free: int | None
+    disk_needed: int
     devices: tuple[Device, ...]
     device_problem: str
     links: tuple[Link, ...]

@@ -24,6 +24,8 @@ from .gather_environment import environment
 
 _LISTEN = "127.0.0.1"
 _POD = "127.64.0.1"
+_PODS = 3
+"""Those of the smallest service that moves KV: one prefill, one decode and a router."""
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
@@ -53,6 +55,7 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
         shm_free=shm.free if shm else None,
         stale={str(path): size for path, size in shared_memory.unused().items()} if linux else {},
         disk_free=disk_free(root()),
+        disk_needed=preflight.disk_needed(_PODS),
         devices=devices,
         device_problem=problem,
         links=gather_devices.links(),

@@ -363,13 +363,18 @@ def available_memory() -> int:
 
 def disk(pods: list[LocalPod], folder: Path, free: int) -> list[str]:
     """A fault when the logs that the pods may write do not fit into ``free`` bytes."""
-    need = len(pods) * 2 * LIMIT + 64 * 2**20
+    need = disk_needed(len(pods))
     if need <= free:
         return []
     return [
         f"too little disk: {len(pods)} logs of {2 * LIMIT >> 20} MiB + 64 MiB = {need >> 20} MiB, but {folder} has"
         f" {free >> 20} MiB. Free some, or name another folder by KVSERVING_STATE_DIR"
     ]
+
+
+def disk_needed(pods: int) -> int:
+    """Bytes that so many pods may write below the folder of all services."""
+    return pods * 2 * LIMIT + 64 * 2**20
 
 
 def _free_disk(folder: Path) -> int:

@@ -84,7 +84,16 @@ def _memory(facts: MachineFacts) -> Iterator[Finding]:
             f"`{_removal(facts.stale)}`",
         )
         yield replace(found, brief=_in_brief(facts.stale))
-    if facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
+    if facts.disk_free is not None and facts.disk_free < facts.disk_needed:
+        yield error(
+            "disk-small",
+            "the folder of all services",
+            f"{facts.disk_free >> 20}Mi are free; the logs of one prefill, one decode and a router may take "
+            f"{facts.disk_needed >> 20}Mi",
+            why="`kvserving up` refuses to start what has no room for its logs",
+            fix="free some, or name another folder by KVSERVING_STATE_DIR",
+        )
+    elif facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
         yield warning(
             "disk-small",
             "the folder of all services",
