@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from .. import generated
 from . import commands, engines, fields, process, series
+from .markdown import Undescribed
 
 
 def pages() -> dict[str, str]:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         made = pages()
-    except series.NoConnector as error:
+    except (series.NoConnector, Undescribed) as error:
         print(error, file=sys.stderr)
         return 1
     return max(generated.write_or_check(name, text, options, "the declarations") for name, text in made.items())
