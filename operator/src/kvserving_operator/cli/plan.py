@@ -28,6 +28,10 @@ _L1_HORIZON, _L2_HORIZON = 60.0, 300.0
 _SIZE = Scaled("BYTES", BYTES, "16.4GB")
 
 
+def _kept(tier: str, horizon: float) -> str:
+    return f"Time that {tier} keeps KV; 0: no {tier}. Default: {horizon / 60:g}m with --reused."
+
+
 @click.command("plan", short_help="Size a service from a model, a device, lengths and a rate.")
 @click.argument("model", metavar="MODEL|FILE")
 @click.option("--device", required=True, metavar="NAME", help="Type of the devices, such as h100, or its properties.")
@@ -37,8 +41,8 @@ _SIZE = Scaled("BYTES", BYTES, "16.4GB")
 @click.option("--ttft", type=_TIME, help="Mean time to the first token to meet, such as 1s. Default: none.")
 @click.option("--itl", type=_TIME, help="Mean time between tokens to meet, such as 30ms. Default: none.")
 @click.option("--reused", type=_REAL, default=0.0, show_default=True, help="Share of a prompt found in a cache.")
-@click.option("--l1-horizon", type=_TIME, help="Time that L1 keeps KV; 0: no L1. Default: 1m with --reused.")
-@click.option("--l2-horizon", type=_TIME, help="Time that L2 keeps KV; 0: no L2. Default: 5m with --reused.")
+@click.option("--l1-horizon", type=_TIME, help=_kept("L1", _L1_HORIZON))
+@click.option("--l2-horizon", type=_TIME, help=_kept("L2", _L2_HORIZON))
 @click.option("--utilisation", type=_REAL, default=0.7, show_default=True, help="Most that replicas are filled.")
 @click.option("--devices-per-node", type=_WHOLE, default=8, show_default=True, help="Most devices of a replica.")
 @click.option("--kv-dtype", metavar="TYPE", help="Type of the KV cache, such as fp8. Default: the FILE's, else auto.")

@@ -29,7 +29,8 @@ def _engine(ctx: Context) -> list[Notice]:
         message = f"vLLM {build.version} was not tested on device {build.device}; tested: {names}."
         found.append(Notice(Reason.ENGINE_UNTESTED, ctx.version_field, message))
     if build.reduced:
-        message = f"the connector has reduced function on vLLM {build.version}; all of it needs 0.29 or newer."
+        full = catalog.text(catalog.FULL_SUPPORT)
+        message = f"the connector has reduced function on vLLM {build.version}; all of it needs {full} or newer."
         found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, ctx.version_field, message))
     if ctx.disaggregated and ctx.spec.transfer.staging_memory.bytes and not ctx.cpu:
         message = "staged transfers were proved on CPU engines and within one GPU, not between two: compare "

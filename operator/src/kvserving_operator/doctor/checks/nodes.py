@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from ...api.data_spec import Transfer
 from ...plan import engine
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
@@ -20,8 +21,8 @@ _PRESENT = "nvidia.com/gpu.present"
 _BEHIND = 3
 """https://kubernetes.io/releases/version-skew-policy/"""
 _APART = 5
-_LEASE = 30
-"""Seconds for which prefill keeps KV by default, by its own clock; decode looks at its own."""
+_LEASE = Transfer().lease
+"""For which prefill keeps KV by default, by its own clock; decode looks at its own."""
 
 
 def findings(facts: ClusterFacts) -> Iterator[Finding]:
@@ -79,12 +80,12 @@ def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
     first, last = (sorted(facts.clocks, key=lambda name: facts.clocks[name])[at] for at in (0, -1))
     apart = facts.clocks[last] - facts.clocks[first]
     if apart > _APART:
-        make = error if apart > _LEASE else warning
+        make = error if apart > _LEASE.seconds else warning
         yield make(
             "clocks-differ",
             f"node {last}",
             f"its clock is {apart:.0f} s ahead of that of node {first}",
-            why=f"decode judges a lease ({_LEASE} s by default) by its clock: ahead, it refuses KV that is kept; "
+            why=f"decode judges a lease ({_LEASE} by default) by its clock: ahead, it refuses KV that is kept; "
             "behind, it may read blocks that prefill has reused",
             fix="let chrony or systemd-timesyncd set the time of all nodes from one source",
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ...api.data_spec import Transfer
 from ...api.faults import Fault
 from ...api.v1alpha1 import L1, KVServing, KVSettings, RoleName
 from ...connectors import l2_type, roles_with_l1
@@ -38,7 +39,7 @@ _NOTICES: dict[Reason, tuple[Severity, str, str]] = {
     Reason.REDUCED_ENGINE_SUPPORT: (
         Severity.WARNING,
         "parts of the connector are off",
-        "take vLLM 0.29 or newer, or leave it where what is left is enough",
+        f"take vLLM {catalog.text(catalog.FULL_SUPPORT)} or newer, or leave it where what is left is enough",
     ),
     Reason.STORE_NOT_MOUNTED: (
         Severity.WARNING,
@@ -218,7 +219,7 @@ def _transfer(ctx: Context) -> Iterator[Finding]:
             "spec.transfer.lease",
             f"{transfer.lease}: a decode engine that pauses for longer reads blocks that prefill has reused",
             why="the answer to such a request is wrong, without an error",
-            fix=f"use {_SHORTEST_LEASE}s or more; 30s is the default",
+            fix=f"use {_SHORTEST_LEASE}s or more; {Transfer().lease} is the default",
         )
     if transfer.on_failure == "recompute":
         yield info(
