@@ -54,11 +54,6 @@ def test_module_uses_no_client_clock_environment_or_chance(path: Path) -> None:
     assert not [name for name in used if name.endswith("()")]
 
 
-@pytest.mark.parametrize("path", PURE, ids=[str(path.relative_to(ROOT)) for path in PURE])
-def test_module_is_of_readable_length(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= 400
-
-
 def test_a_thousand_objects_are_planned_in_seconds() -> None:
     raw = raw_case("12")
     objects = [KVServing.model_validate({**raw, "metadata": {"name": f"everything-{n}"}}) for n in range(1000)]
