@@ -72,6 +72,26 @@ def test_logs_that_are_not_there_name_those_that_are(machine: Machine) -> None:
     assert "supervisor" in machine("logs", "--help").stdout
 
 
+def test_logs_in_which_nothing_stands_yet_are_said_to_be_empty(machine: Machine) -> None:
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    for key in ("svc-decode-0", "svc-prefill-0"):
+        (folder / f"{key}.log").touch()
+    told = "a supervisor in the foreground tells its terminal\n"
+    done = machine("logs", "svc", "decode")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.endswith("\nnothing is written yet by svc-decode-0\n")
+    missing = machine("logs", "svc", "supervisor")
+    assert missing.returncode == 1
+    assert missing.stderr.endswith(f"pod svc-decode-0, svc-prefill-0; {told}")
+    (folder / "supervisor.log").touch()
+    assert machine("logs", "svc", "supervisor").stderr.endswith(f"\nnothing is written yet by supervisor; {told}")
+    (folder / "svc-decode-0.log").write_text("line\n")
+    some = machine("logs", "svc")
+    assert some.stdout == "svc-decode-0 | line\n"
+    assert "nothing" not in some.stderr + machine("logs", "svc", "prefill", "--tail", "0").stderr
+
+
 def test_stopping_what_is_stopped_is_no_error(machine: Machine) -> None:
     folder = machine.folder / "state/svc/logs"
     folder.mkdir(parents=True)

@@ -38,11 +38,12 @@ def test_logs_of_a_service_that_does_not_run_are_said_to_be_of_an_earlier_run(
     log.write_text("line\n")
     ended = time.time() - 600
     os.utime(log, (ended, ended))
-    assert cli.run(["logs", "svc"]) == 0
+    (directory.logs / "svc-prefill-0.log").touch()
+    assert cli.run(["logs", "svc", "decode"]) == 0
     said = capsys.readouterr()
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended))
     assert said.out == "line\n"
-    assert said.err == f"svc does not run: this is of an earlier run, which ended at {when}, 10 min ago\n"
+    assert said.err == f"svc does not run: this is of an earlier run, whose last line is of {when}, 10 min ago\n"
     me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
     directory.write(State("svc", "r", STARTING, {"url": None}, "python", "tiny", (), me))
     assert cli.run(["logs", "svc"]) == 0

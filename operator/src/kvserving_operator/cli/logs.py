@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+_OWN_TERMINAL = "; a supervisor in the foreground tells its terminal"
+
 
 @click.command("logs")
 @click.argument("name")
@@ -43,17 +45,22 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
         raise LocalError(
             f"{name} has no log of {pod}; there are: "
             + "; ".join(f"{what} {', '.join(names)}" for what, names in there if names)
+            + _OWN_TERMINAL * (pod == "supervisor")
         )
     state = ServiceDir(name).read()
     if state is None or not state.supervised:
-        ended = moment(max(path.stat().st_mtime for path in logs.values()), time.time())
-        click.echo(f"{name} does not run: this is of an earlier run, which ended at {ended}", err=True)
+        last = moment(max(path.stat().st_mtime for path in chosen.values()), time.time())
+        click.echo(f"{name} does not run: this is of an earlier run, whose last line is of {last}", err=True)
     if follow:
         # Background jobs of a shell inherit SIGINT as ignored; Python then installs no handler, and nothing ends us.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     several = len(chosen) > 1
+    silent = tail > 0
     for key, line in following.tail(chosen, tail):
+        silent = False
         click.echo(f"{key} | {line}" if several else line)
+    if silent:
+        click.echo(f"nothing is written yet by {', '.join(chosen)}{_OWN_TERMINAL * ('supervisor' in chosen)}", err=True)
     if follow:
         for key, line in following.follow(chosen):
             click.echo(f"{key} | {line}" if several else line)
