@@ -12,7 +12,7 @@ import pytest
 
 from kvserving_operator import cli
 from kvserving_operator.local import procfs
-from kvserving_operator.local.state import DEGRADED, FAILED, READY, PodState, ServiceDir, State
+from kvserving_operator.local.state import DEGRADED, FAILED, READY, STARTING, PodState, ServiceDir, State
 
 UP = "`kvserving up FILE` brings one up"
 PROOF = ("ok     svc-prefill-0 -> svc-decode-0  16 tokens", "verified: KV moved")
@@ -40,8 +40,8 @@ def written(place: ServiceDir, phase: str, *pods: PodState, **more: Any) -> None
     place.write(State("svc", "r", phase, {"url": None}, "python", "tiny", pods, **fields))
 
 
-def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert cli.run(["status", *arguments]) == 0
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    assert cli.run(["status", *arguments]) == status
     return capsys.readouterr().out
 
 
@@ -63,7 +63,7 @@ def test_a_proof_that_is_older_than_the_present_processes_is_told_as_past(
 
 def test_the_proof_of_a_lost_service_is_told_as_past(directory: ServiceDir, capsys: pytest.CaptureFixture[str]) -> None:
     written(directory, READY, pod("prefill"), pod("decode"), supervisor={"pid": os.getpid(), "start_time": 1})
-    assert "  last verified 40 s ago, before its supervisor was killed:\n    ok " in said(capsys, "svc")
+    assert "  last verified 40 s ago, before its supervisor was killed:\n    ok " in said(capsys, "svc", status=1)
 
 
 def test_a_proof_that_holds_is_told_with_its_moment(directory: ServiceDir, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,7 +92,43 @@ def test_a_failed_service_among_others_is_told_in_short(
         "  The whole log: /logs/svc-decode-0.log",
         "  `kvserving status svc` shows all of it",
     ]
-    assert said(capsys, "svc").splitlines()[1:] == [f"  {line}" for line in message.splitlines()]
+    assert said(capsys, "svc", status=1).splitlines()[1:] == [f"  {line}" for line in message.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("phase", "supervisor", "status"),
+    [
+        (STARTING, me(), 0),
+        (READY, me(), 0),
+        (DEGRADED, me(), 0),
+        (FAILED, me(), 1),
+        (READY, {"pid": os.getpid(), "start_time": 1}, 1),
+    ],
+)
+def test_the_exit_status_tells_of_the_named_service_whether_it_is_over(
+    directory: ServiceDir, capsys: pytest.CaptureFixture[str], phase: str, supervisor: dict[str, Any], status: int
+) -> None:
+    written(directory, phase, pod("prefill"), supervisor=supervisor)
+    said(capsys, "svc", status=status)
+    said(capsys, "svc", "-o", "json", status=status)
+    said(capsys)
+
+
+def test_a_process_that_has_just_gone_is_told_as_ended_before_its_supervisor_writes_it(
+    directory: ServiceDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = procfs.start_time(os.getpid())
+    gone = {"start_time": 1}
+    written(directory, READY, pod("prefill", start_time=own), pod("decode", **gone), pod("router", start_time=own))
+    lines = said(capsys, "svc").splitlines()
+    assert lines[0].startswith("svc  Degraded  ")
+    assert "  not ready: svc-decode-0" in lines
+    (row,) = (line.split() for line in lines if line.startswith("  svc-decode-0"))
+    assert row[2:4] == ["no", "Ended"]
+    assert row[5:7] == ["-", "-"]
+    assert "  last verified 40 s ago, before svc-decode-0 ended:" in lines
+    written(directory, READY, pod("prefill", start_time=own), pod("decode", start_time=own))
+    assert said(capsys, "svc").startswith("svc  Ready  ")
 
 
 @pytest.mark.parametrize(

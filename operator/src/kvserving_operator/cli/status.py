@@ -13,22 +13,27 @@ import click
     "-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", help="Form of the answer."
 )
 def command(name: str | None, output: str) -> int:
-    """Show the services of this user, or the one called NAME."""
+    """Show the services of this user, or the one called NAME.
+
+    Exit status 1 when NAME has failed, or its supervisor was killed; 0 while it starts, serves or is degraded, and
+    without NAME.
+    """
     from .platform import require_linux
 
     require_linux()
     from ..local import client
     from ..local.errors import UP, LocalError
-    from ..local.state import starting
+    from ..local.state import FAILED, LOST, starting
     from .summary import print_state
 
     states = [state for d in client.find(name) if (state := client.current(d)) is not None]
     if name is not None and not states:
         raise LocalError(f"the state of {name} cannot be read just now; if it runs, it writes a new one within seconds")
+    status = 1 if name is not None and states[0].phase in (FAILED, LOST) else 0
     if output == "json":
         data = [state.as_dict() for state in states]
         click.echo(json.dumps(data[0] if name is not None else data, indent=2))
-        return 0
+        return status
     begun = starting() if name is None else []
     if not states and not begun:
         click.echo(f"nothing runs; {UP}")
@@ -36,4 +41,4 @@ def command(name: str | None, output: str) -> int:
         print_state(state, wide=output == "wide", brief=name is None)
     for directory in begun:
         click.echo(client.BUSY.format(name=directory.name))
-    return 0
+    return status

@@ -102,11 +102,9 @@ def as_now(state: State) -> State:
         if (silent := time.time() - state.updated) > SILENT_SECONDS:
             text = f"what stands here is old: its supervisor has written nothing for {silent:.0f} s: {_silence(state)}"
             state = replace(state, message=f"{state.message}\n{text}" if state.message else text)
-        pods = tuple(
-            replace(pod, memory=procfs.memory_bytes(procfs.session_processes(pod.pid))) if pod.pid else pod
-            for pod in state.pods
-        )
-        return replace(state, pods=pods)
+        pods = tuple(_measured(_ended_since(pod, "Ended")) for pod in state.pods)
+        phase = DEGRADED if state.phase == READY and any(not pod.ready for pod in pods) else state.phase
+        return replace(state, phase=phase, pods=pods)
     pods = tuple(replace(pod, ready=False, phase="Lost", pid=None, memory=0) for pod in state.pods)
     message = f"its supervisor was killed; `kvserving down {state.name}` clears up what it left"
     return replace(state, phase=LOST, pods=pods, message=message)
@@ -158,12 +156,18 @@ def _stopping(state: State) -> State:
     if state.phase == FAILED:
         return state
 
-    def now(pod: PodState) -> PodState:
-        if pod.pid is None or procfs.is_running(pod.pid, pod.start_time):
-            return pod
-        return replace(pod, ready=False, phase="Stopped", pid=None, memory=0)
+    return replace(state, phase=STOPPING, pods=tuple(_ended_since(pod, "Stopped") for pod in state.pods))
 
-    return replace(state, phase=STOPPING, pods=tuple(now(pod) for pod in state.pods))
+
+def _ended_since(pod: PodState, phase: str) -> PodState:
+    """``pod`` in ``phase`` where its process has gone since its supervisor wrote of it, which takes some moments."""
+    if pod.pid is None or pod.start_time is None or procfs.is_running(pod.pid, pod.start_time):
+        return pod
+    return replace(pod, ready=False, phase=phase, pid=None, start_time=None, memory=0, ended=time.time())
+
+
+def _measured(pod: PodState) -> PodState:
+    return replace(pod, memory=procfs.memory_bytes(procfs.session_processes(pod.pid))) if pod.pid else pod
 
 
 def check_again(state: State) -> None:
