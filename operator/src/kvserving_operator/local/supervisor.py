@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
+from ..plan import labels
 from . import procfs
 from .build import place_addresses, pod_specs
 from .discovery import Worker, publish, render
@@ -327,4 +328,5 @@ def _served_model(run: Run) -> str:
     for pod in run.pods()[0]:
         if pod.is_engine and (name := pod.option("--served-model-name") or pod.option("--model")):
             return name
-    return run.name
+    noted = ((manifest.get("metadata") or {}).get("annotations") or {} for manifest in run.objects)
+    return next((str(notes[labels.SERVED_MODEL]) for notes in noted if labels.SERVED_MODEL in notes), run.name)
