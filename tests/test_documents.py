@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from kvserving_operator.api import owned
+from kvserving_operator.api import owned, stores
 from kvserving_operator.engines import catalog
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +37,11 @@ def test_the_versions_of_vllm_are_those_of_the_catalog() -> None:
     assert f"Tested on GPUs: {gpus}; on CPUs: {cpus}." in text
     newest = [catalog.text(v) for v in (catalog.NEWEST_GPU, catalog.NEWEST_CPU, catalog.NEWEST_KVCACHED)]
     assert "gets {}, on CPUs {}, with kvcached {}".format(*newest) in " ".join(text.split())
+
+
+def test_the_page_of_the_tiers_names_the_scheme_of_each_external_store() -> None:
+    text = (DOCS / "tiers.md").read_text()
+    assert [scheme for scheme in stores.EXTERNAL if f"`{scheme}://" not in text] == [], "name these in docs/tiers.md"
 
 
 def test_removal_by_kubectl_takes_all_that_the_bundle_made_but_crds_and_the_namespace() -> None:
