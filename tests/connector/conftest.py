@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.connector.store.servers import Server
+
+
+@pytest.fixture
+def servers() -> Iterator[ExitStack]:
+    """Closes at the end what a test has started."""
+    with ExitStack() as stack:
+        yield stack
 
 
 @pytest.fixture

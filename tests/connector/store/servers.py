@@ -11,24 +11,28 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NoReturn, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
 
-from kvserving_connector.store.address import SERVER_SCHEMES, Address, Credentials
+from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
-from kvserving_connector.store.open import Kind
+from kvserving_connector.store.open import Kind, open_store
 from kvserving_connector.store.resp import Connection, encode
 from kvserving_connector.store.transfers import Finished, Transfers
 
 T = TypeVar("T")
 
 NO_CREDENTIALS = Credentials()
-_KEY = re.compile(r"kv[0-9]+-|[0-9a-f]{16}")
+KEY_IN_TEXT = re.compile(r"kv[0-9]+-|[0-9a-f]{16}")
+
+# What a machine may take for anything.
+PATIENCE = 10.0
 
 
 def program() -> str:
@@ -118,9 +122,9 @@ class Server:
 
 
 @contextmanager
-def socket_server(answer: Callable[[socket.socket], None]) -> Iterator[Address]:
+def socket_server(answer: Callable[[socket.socket], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[Address]:
     """A listener that hands every connection to ``answer`` in a thread."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server((host, port))
     connections: list[socket.socket] = []
 
     def accept() -> None:
@@ -135,13 +139,15 @@ def socket_server(answer: Callable[[socket.socket], None]) -> Iterator[Address]:
     thread = threading.Thread(target=accept, daemon=True)
     thread.start()
     try:
-        yield Address("127.0.0.1", listener.getsockname()[1])
+        yield Address(host, listener.getsockname()[1])
     finally:
         # Closing alone does not wake a thread that waits in accept.
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(5)
         for connection in connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
 
 
@@ -160,6 +166,29 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
+def within(operation: Callable[[], T], seconds: float, name: str) -> T:
+    """What ``operation`` returns or raises; fails when it takes longer than ``seconds`` and a little."""
+    ended: list[Callable[[], T]] = []
+
+    def run() -> None:
+        try:
+            value = operation()
+        except BaseException as error:
+            ended.append(partial(_raise, error))
+        else:
+            ended.append(lambda: value)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    thread.join(seconds + PATIENCE)
+    assert ended, f"{name} did not keep its deadline of {seconds} s: it still runs {PATIENCE} s later"
+    return ended[0]()
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
+
+
 def ended(transfers: Transfers, number: int, seconds: float = 20.0) -> list[Finished]:
     """The next ``number`` jobs that end."""
     found: list[Finished] = []
@@ -172,19 +201,59 @@ def ended(transfers: Transfers, number: int, seconds: float = 20.0) -> list[Fini
     return found
 
 
-def address_of(kind: Kind, start_server: Callable[..., Server], folder: Path) -> str:
+class Started(Protocol):
+    """A server that a test has for itself: its address, and its end."""
+
+    @property
+    def url(self) -> str: ...
+
+    def close(self) -> None: ...
+
+
+SERVERS: Mapping[str, Callable[[Path], Started]] = {"redis": Server}
+"""By the first scheme of a kind of servers, what starts one; it may keep files in the folder that it is given."""
+
+_HERE = "tests/connector/store/servers.py"
+_KINDS = "KINDS in connector/src/kvserving_connector/store/open.py"
+
+
+def address_of(kind: Kind, servers: ExitStack, folder: Path) -> str:
     """The address of a store that only this test has: a server, a folder below ``folder``, or a kind's example.
 
-    Fails for a kind whose example is a path: it would be one of this machine.
+    The server is closed with ``servers``. Fails, with what to write where, for a kind that cannot be had so.
     """
     scheme = kind.schemes[0]
-    if kind.schemes == SERVER_SCHEMES:
-        return start_server().url
     if kind.folder:
         return f"{scheme}://{folder}/l2"
-    if urlsplit(kind.example).path:
-        pytest.fail(f"give {scheme} a line in tests.connector.store.servers.address_of: its example is a real path")
-    return kind.example
+    if kind.port is None:
+        return _example(kind)
+    if scheme not in SERVERS:
+        line = f'"{scheme}": TheServer'
+        pytest.fail(
+            f"no test has a server for {scheme}://: add the line {line} to SERVERS in {_HERE}. TheServer(folder) "
+            f"starts one on a free port of 127.0.0.1, .url is its address, .close() ends it"
+        )
+    server = SERVERS[scheme](folder / "servers")
+    servers.callback(server.close)
+    return server.url
+
+
+def _example(kind: Kind) -> str:
+    """The example of a kind that needs nothing outside this process; fails for one that does."""
+    example = kind.example
+    if kind.schemes[0] in SERVERS or urlsplit(example).port is not None:
+        pytest.fail(f"{example} is the address of a server: give its line of {_KINDS} port=, the usual one")
+    if urlsplit(example).path:
+        pytest.fail(f"{example} is a path of this machine: give its line of {_KINDS} folder=True, or another example")
+    store = open_store([example], None, NO_CREDENTIALS)
+    (found,) = store.exists(["kv1-nothing"], soon())
+    store.close()
+    if found is not False:
+        pytest.fail(
+            f"nothing serves {example} ({found}), and its line of {_KINDS} has neither port= nor folder=True: a store "
+            f"behind servers has port= there and a line in SERVERS in {_HERE}"
+        )
+    return example
 
 
 def soon(seconds: float = 5.0) -> float:
@@ -208,7 +277,7 @@ def outcome(operation: Callable[[], T]) -> T | Reason:
 
 
 def _reason(fault: StoreFault) -> Reason:
-    if _KEY.search(str(fault)):
+    if KEY_IN_TEXT.search(str(fault)):
         pytest.fail(f"the fault's text holds a key: {fault}")
     return fault.reason
 

@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.connector.store.servers import Server, address_of, expect, reason, soon, wait_for
+from tests.connector.store.servers import address_of, expect, reason, soon, wait_for
 
-from kvserving_connector.store.address import SERVER_SCHEMES, Credentials
+from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.client import Part, Reason, StoreFault
 from kvserving_connector.store.framing import object_name
 from kvserving_connector.store.inventory import ListedStore
 from kvserving_connector.store.open import KINDS, Kind, open_store
-from kvserving_operator.api.stores import EXTERNAL
 
 NAMESPACE = bytes(range(32))
 KEYS = [object_name(NAMESPACE, index.to_bytes(8, "big")) for index in range(200)]
 KEY, OTHER = KEYS[:2]
-OPERATORS_LIST = (
-    "KINDS in connector/src/kvserving_connector/store/open.py and EXTERNAL in "
-    "operator/src/kvserving_operator/api/stores.py differ: a store has its line in both, or objects cannot name it"
-)
 PREFIX = f"kv1-{NAMESPACE[:16].hex()}-"
 BODY = os.urandom(100_000)
-# Servers bound themselves.
-BOUNDED = [kind for kind in KINDS if kind.schemes != SERVER_SCHEMES]
+BOUNDED = [kind for kind in KINDS if kind.bounded]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.schemes[0])
-def store(request: pytest.FixtureRequest, start_server: Callable[..., Server], tmp_path: Path) -> Iterator[ListedStore]:
-    store = open_store([address_of(request.param, start_server, tmp_path)], 2**30, Credentials())
+def store(request: pytest.FixtureRequest, servers: ExitStack, tmp_path: Path) -> Iterator[ListedStore]:
+    store = open_store([address_of(request.param, servers, tmp_path)], 2**30, Credentials())
     yield store
     store.close()
 
@@ -109,6 +103,19 @@ def test_a_listing_has_each_object_of_its_prefix_and_its_bytes(store: ListedStor
     assert all(size >= len(bodies[key]) for key, size in found.items())
 
 
+def test_one_chunk_in_two_namespaces_is_two_objects(store: ListedStore) -> None:
+    # Such names differ in their first digit, in their last one before the chunk, or in the chunk alone.
+    names = [object_name(namespace, b"chunk") for namespace in (bytes(16), b"\x10" + bytes(15), bytes(15) + b"\x01")]
+    names.append(object_name(bytes(16), b"chunl"))
+    for name in names:
+        assert store.put(name, [name.encode()], soon()) is True
+    assert [read(store, name) for name in names] == [name.encode() for name in names]
+    store.delete(names[0], soon())
+    assert store.exists(names, soon()) == [False, True, True, True]
+    purged = names[1].rpartition("-")[0]
+    assert [key for batch in store.listing(purged, soon()) for key, _ in batch] == [names[1]]
+
+
 def test_usage_grows_by_what_is_put(store: ListedStore) -> None:
     before = store.usage(soon()).used_bytes
     for key in KEYS[:20]:
@@ -174,10 +181,10 @@ def test_a_closed_store_says_so(store: ListedStore) -> None:
 
 @pytest.mark.parametrize("kind", BOUNDED, ids=lambda kind: kind.example)
 def test_a_store_that_takes_a_bound_evicts_and_is_never_above_it_by_more_than_an_object(
-    kind: Kind, start_server: Callable[..., Server], tmp_path: Path
+    kind: Kind, servers: ExitStack, tmp_path: Path
 ) -> None:
     limit = 40 * len(BODY)
-    store = open_store([address_of(kind, start_server, tmp_path)], limit, Credentials())
+    store = open_store([address_of(kind, servers, tmp_path)], limit, Credentials())
 
     def put(key: str) -> bool:
         try:
@@ -199,63 +206,21 @@ def test_a_store_that_takes_a_bound_evicts_and_is_never_above_it_by_more_than_an
     store.close()
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.bounded], ids=lambda kind: kind.example)
+def test_a_store_that_takes_a_bound_is_one_of_a_bounded_kind(kind: Kind, servers: ExitStack, tmp_path: Path) -> None:
+    store = open_store([address_of(kind, servers, tmp_path)], 987_654_321, Credentials())
+    assert store.usage(soon()).limit_bytes != 987_654_321, (
+        "the store takes a bound: say bounded=True in its line of KINDS"
+    )
+    store.close()
+
+
 @pytest.mark.parametrize("kind", BOUNDED, ids=lambda kind: kind.example)
 def test_an_address_may_say_the_bound_and_what_is_given_beside_it_wins(
-    kind: Kind, start_server: Callable[..., Server], tmp_path: Path
+    kind: Kind, servers: ExitStack, tmp_path: Path
 ) -> None:
-    url = f"{address_of(kind, start_server, tmp_path)}?bytes=5000000"
+    url = f"{address_of(kind, servers, tmp_path)}?bytes=5000000"
     for given, limit in ((None, 5_000_000), (7_000_000, 7_000_000)):
         store = open_store([url], given, Credentials())
         assert store.usage(soon()).limit_bytes == limit
         store.close()
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
-@pytest.mark.parametrize("bound", ["5Gi", "0", "-1", "", "1.5", "1&bytes=x", "\u0665", "9" * 19])
-def test_a_bound_that_is_no_number_of_bytes_is_refused_with_the_way_out(kind: Kind, bound: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"^urls: .*\?\*\*\*' has \?bytes= with what is no .*; write .*\?bytes=5000000$"
-    ):
-        open_store([f"{kind.example}?bytes={bound}"], None, Credentials())
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
-def test_an_address_with_a_password_is_refused_without_showing_it(kind: Kind) -> None:
-    url = kind.example.replace("://", "://user:hunter2@", 1)
-    with pytest.raises(ValueError, match=r"^urls: .*PASSWORD_FILE") as caught:
-        open_store([url], None, Credentials())
-    assert "hunter2" not in str(caught.value)
-
-
-def test_a_kind_whose_example_is_a_path_is_not_opened_there(
-    start_server: Callable[..., Server], tmp_path: Path
-) -> None:
-    kind = dataclasses.replace(KINDS[-1], schemes=("other",), example="other:///path", folder=False)
-    with pytest.raises(pytest.fail.Exception, match="give other a line"):
-        address_of(kind, start_server, tmp_path)
-
-
-def test_a_folder_is_one_to_both_sides() -> None:
-    folders = {scheme for kind in KINDS if kind.folder for scheme in kind.schemes}
-    assert {scheme for scheme, store in EXTERNAL.items() if store.folder} == folders - {"file"}, OPERATORS_LIST
-
-
-def test_examples_name_their_own_kind() -> None:
-    for kind in KINDS:
-        client = open_store([kind.example], None, Credentials())
-        assert type(client) is type(kind.open([kind.example], None, Credentials()))
-        client.close()
-
-
-def test_an_object_can_name_every_kind_but_a_directory() -> None:
-    assert set(EXTERNAL) | {"file"} == {scheme for kind in KINDS for scheme in kind.schemes}, OPERATORS_LIST
-    examples = {kind.schemes[0]: kind.example for kind in KINDS if kind.schemes[0] in EXTERNAL}
-    assert {scheme: EXTERNAL[scheme].example for scheme in examples} == examples, OPERATORS_LIST
-
-
-def test_an_unknown_scheme_is_answered_with_those_there_are_and_shows_no_password() -> None:
-    with pytest.raises(ValueError, match=r"^urls: 'http://store:80' has none of the schemes redis, .*; write r"):
-        open_store(["http://store:80"], None, Credentials())
-    with pytest.raises(ValueError, match="PASSWORD_FILE") as caught:
-        open_store(["http://user:hunter2@store:80"], None, Credentials())
-    assert "hunter2" not in str(caught.value)

@@ -14,7 +14,7 @@ def test_the_walk_adds_a_store_that_keeps_the_contract(tmp_path: Path) -> None:
     contributing.make(copy)
     (written,) = re.findall(r"python -m pytest (.*)$", contributing.section(), re.MULTILINE)
     files = [str(path.relative_to(copy)) for pattern in written.split() for path in sorted(copy.glob(pattern))]
-    assert len(files) == 3
+    assert len(files) == 5
     tests = contributing.run(copy, "-m", "pytest", "-q", *files, "-k", "toy or kind or scheme")
     assert tests.returncode == 0, tests.stdout
     (passed,) = re.findall(r"^(\d+) passed", tests.stdout, re.MULTILINE)

@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -161,9 +161,10 @@ def servers(tmp_path: Path, _start: Start) -> Iterator[Vandalised]:
 
 
 @contextmanager
-def any_kind(tmp_path: Path, start_server: Start, *, kind: Kind) -> Iterator[Vandalised]:
+def any_kind(tmp_path: Path, _start: Start, *, kind: Kind) -> Iterator[Vandalised]:
     """Objects are changed by the client itself: how they lie in a store is its own affair."""
-    store = open_store([address_of(kind, start_server, tmp_path)], 2**30, NO_CREDENTIALS)
+    stack = ExitStack()
+    store = open_store([address_of(kind, stack, tmp_path)], 2**30, NO_CREDENTIALS)
 
     def read(name: str) -> bytes | None:
         buffer = memoryview(bytearray(2 * (HEADER_BYTES + CHUNK)))
@@ -177,8 +178,9 @@ def any_kind(tmp_path: Path, start_server: Start, *, kind: Kind) -> Iterator[Van
         store.delete(name, soon())
         store.put(name, [data], soon())
 
-    yield store, Vandal(read, write, lambda name: store.delete(name, soon())), lambda: None
-    store.close()
+    with stack:
+        yield store, Vandal(read, write, lambda name: store.delete(name, soon())), lambda: None
+        store.close()
 
 
 MIXES = [files, servers, *(partial(any_kind, kind=kind) for kind in KINDS)]

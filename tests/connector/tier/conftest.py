@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,8 @@ def _hash_root() -> None:
 @pytest.fixture(
     params=["servers", *(kind for kind in KINDS if kind.folder)], ids=lambda each: str(getattr(each, "example", each))
 )
-def url(request: pytest.FixtureRequest, tmp_path: Path, start_server: Start) -> Any:
+def url(request: pytest.FixtureRequest, tmp_path: Path, start_server: Start, servers: ExitStack) -> Any:
     """Stores that engines share: servers, and a folder of every kind that lies in one."""
     if request.param == "servers":
         return [start_server().url, start_server().url]
-    return address_of(request.param, start_server, tmp_path)
+    return address_of(request.param, servers, tmp_path)

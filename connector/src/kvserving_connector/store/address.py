@@ -15,7 +15,7 @@ PASSWORD_FILE = "KVSERVING_STORE_PASSWORD_FILE"  # noqa: S105
 CA_FILE = "KVSERVING_STORE_CA_FILE"
 CA = "KVSERVING_STORE_CA"
 
-_DEFAULT_PORT = 6379
+DEFAULT_PORT = 6379
 _PLAIN = ("redis", "valkey")
 _TLS = ("rediss", "valkeys")
 SERVER_SCHEMES = (*_PLAIN, *_TLS)
@@ -52,7 +52,7 @@ def server_address(url: str) -> Address:
         raise ValueError(f"urls: {written} names no host; {way_out}")
     if parts.path.strip("/") not in ("", "0"):
         raise ValueError(f"urls: {written} names database {parts.path!r}; only database 0 is used, leave it out")
-    return Address(parts.hostname, _DEFAULT_PORT if port is None else port, parts.scheme in _TLS)
+    return Address(parts.hostname, DEFAULT_PORT if port is None else port, parts.scheme in _TLS)
 
 
 def split(url: str, example: str) -> SplitResult:

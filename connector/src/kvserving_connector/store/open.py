@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvserving_connector.store.address import SERVER_SCHEMES, Credentials, bound, refuse_secrets, shown, split
+from kvserving_connector.store.address import (
+    DEFAULT_PORT,
+    SERVER_SCHEMES,
+    Credentials,
+    bound,
+    refuse_secrets,
+    shown,
+    split,
+)
 from kvserving_connector.store.filesystem import open_folder
 from kvserving_connector.store.inventory import ListedStore
 from kvserving_connector.store.valkey import open_servers
@@ -21,27 +29,31 @@ class Kind:
     ``open`` takes one address or more, without user and password, the bound in bytes (None: the kind's own) and the
     credentials; it connects nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses
     that do not go together. The bound is the operator's, which gives one for type filesystem alone, or that of
-    ``?bytes=`` in the address; servers bound themselves.
+    ``?bytes=`` in the address; a kind that is not ``bounded`` leaves it aside, since its servers bound themselves.
     The addresses of a ``folder`` are paths without a host, which the engines mount: its objects come from a disk.
+    Those of servers name a host, and ``port`` is the one where they name none. A kind with neither needs nothing
+    outside the engine's process.
     """
 
     schemes: tuple[str, ...]
     example: str
     open: Callable[[Sequence[str], int | None, Credentials], ListedStore]
     folder: bool = False
+    port: int | None = None
+    bounded: bool = False
 
 
 KINDS = (
-    Kind(SERVER_SCHEMES, "redis://host:6379", open_servers),
-    Kind(("file",), "file:///path", open_folder, folder=True),
+    Kind(SERVER_SCHEMES, "redis://host:6379", open_servers, port=DEFAULT_PORT),
+    Kind(("file",), "file:///path", open_folder, folder=True, bounded=True),
 )
 
 
 def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credentials) -> ListedStore:
-    """Return the client for ``urls``, all of one kind: a ``file://`` directory, or Valkey or Redis servers.
+    """Return the client for ``urls``, all of one kind of ``KINDS``.
 
-    ``max_bytes`` bounds a directory, or else ``?bytes=`` in its address; servers bound themselves. Connects nothing and
-    touches no file. Raises ValueError naming the field for addresses that cannot be understood or do not go together.
+    ``max_bytes`` bounds a store of a bounded kind, or else ``?bytes=`` in its address. Connects nothing and touches no
+    file. Raises ValueError naming the field for addresses that cannot be understood or do not go together.
     """
     kind = kind_of(urls)
     if max_bytes is not None and max_bytes <= 0:
@@ -54,7 +66,7 @@ def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credenti
 def kind_of(urls: Sequence[str]) -> Kind:
     """Return the kind of store that all of ``urls`` name. Raises ValueError where there is none."""
     if not urls:
-        raise ValueError(f"urls: a store needs at least one address; write {_examples()}")
+        raise ValueError(f"urls: a store needs at least one address; write {examples()}")
     kind, *others = dict.fromkeys(map(_kind, urls))
     if others:
         schemes = " and ".join(each.schemes[0] for each in (kind, *others))
@@ -63,14 +75,15 @@ def kind_of(urls: Sequence[str]) -> Kind:
 
 
 def _kind(url: str) -> Kind:
-    parts = split(url, _examples())
+    parts = split(url, examples())
     refuse_secrets(parts)
     for kind in KINDS:
         if parts.scheme in kind.schemes:
             return kind
     schemes = ", ".join(scheme for kind in KINDS for scheme in kind.schemes)
-    raise ValueError(f"urls: {shown(url)} has none of the schemes {schemes}; write {_examples()}")
+    raise ValueError(f"urls: {shown(url)} has none of the schemes {schemes}; write {examples()}")
 
 
-def _examples() -> str:
+def examples() -> str:
+    """Return an address of each kind, for the way out of messages."""
     return " or ".join(kind.example for kind in KINDS)
