@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from kvserving_operator.local.errors import there_are
 
 from .machine import Machine
+from .support import ROOT
 
 
 def test_help_is_complete_and_imports_nothing_slow(machine: Machine) -> None:
@@ -41,6 +43,39 @@ def test_wrong_usage_is_exit_status_2(machine: Machine) -> None:
     done = machine("stauts")
     assert done.returncode == 2
     assert "Did you mean 'status'?" in done.stderr
+
+
+_INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == {at!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupts())
+sys.argv[1:] = ["version"]
+{start}
+"""
+_SCRIPTS = tomllib.loads((ROOT / "operator/pyproject.toml").read_text())["project"]["scripts"]
+_STARTS = {
+    "python -m": "import runpy; runpy.run_module('kvserving_operator', run_name='__main__', alter_sys=True)",
+    **{
+        name: "from {} import {} as main; sys.exit(main())".format(*entry.split(":"))
+        for name, entry in _SCRIPTS.items()
+    },
+}
+
+
+@pytest.mark.parametrize("at", ["click", "kvserving_operator.cli.version"])
+@pytest.mark.parametrize("start", _STARTS)
+def test_a_command_that_is_interrupted_while_it_is_imported_ends_as_later(
+    machine: Machine, start: str, at: str
+) -> None:
+    code = _INTERRUPTED.format(at=at, start=_STARTS[start])
+    done = machine.result([sys.executable, "-c", code])
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (130, "", "interrupted")
 
 
 def test_names_that_do_not_run_are_exit_status_1(machine: Machine) -> None:

@@ -7,11 +7,9 @@ about objects.
 
 from __future__ import annotations
 
-import sys
-
 import click
 
-from . import Commands, run, show_version
+from . import Commands, show_version
 
 PROGRAM = "kubectl kvserving"
 
@@ -47,8 +45,3 @@ Exit status:
 )
 def plugin(debug: bool) -> None:
     """Look at KVServing objects in a cluster and at files before they are applied, and take a rollout back."""
-
-
-def main() -> None:
-    """Run the plugin and end the process with its exit status."""
-    sys.exit(run(sys.argv[1:], plugin, PROGRAM))
