@@ -101,10 +101,12 @@ demo: $(VENV)/.installed $(ENGINE_VENV)/.installed ## one prefill, one decode an
 
 # --- checks -----------------------------------------------------------------
 
+OR_FORMAT = || { echo "make: run 'make format', and mend by hand what it leaves" >&2; exit 1; }
+
 .PHONY: check
 check: $(VENV)/.dev ## lint, types, import rules, generated files
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check . $(OR_FORMAT)
+	$(BIN)/ruff format --check . $(OR_FORMAT)
 	$(BIN)/mypy
 	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
@@ -141,6 +143,10 @@ test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every 
 .PHONY: test-unit
 test-unit: $(VENV)/.dev ## pure code and the executor, four minutes on two idle cores
 	$(BIN)/pytest $(PARALLEL) tests --ignore tests/connector --ignore tests/chart
+
+.PHONY: test-pages
+test-pages: $(VENV)/.dev ## what the pages say: links, commands, names, figures, YAML, the reference
+	$(BIN)/pytest $(PARALLEL) tests/documents tests/test_documents.py tests/test_decisions.py tests/reference
 
 .PHONY: test-connector
 test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the installed vLLM and the wheels of other versions

@@ -18,6 +18,10 @@ from collections.abc import Iterator
 
 from tests.documents.pages import Section
 
+WAY_OUT = (
+    "say what measured these figures: 'Measured by `COMMAND` on HARDWARE' in the section, or a link to a page of "
+    "benchmarks/results; where they are no measurement, `<!-- not measured: WHAT THEY ARE -->`"
+)
 _AMOUNT = r"\d[\d,.]*"
 _PATTERNS = (
     rf"{_AMOUNT} ?[GMK]i?B/s",

@@ -28,6 +28,7 @@ from kvserving_operator.plan import check
 
 LANGUAGES = frozenset({"yaml"})
 KINDS = ("spec", "values", "other")
+_MARKS = ", ".join(f"`<!-- yaml: {kind} -->`" for kind in KINDS)
 
 _NATIVE = {"v1", "apps/v1", "batch/v1", "policy/v1"}
 """Groups that Kubernetes has by itself, beside those below k8s.io."""
@@ -45,7 +46,7 @@ def faults(block: Block) -> list[str]:
     if block.mark:
         word, colon, kind = (part.strip() for part in block.mark.partition(":"))
         if word != "yaml" or not colon or kind not in KINDS:
-            return [f"the mark {block.mark!r} is none of {', '.join(f'`yaml: {kind}`' for kind in KINDS)}"]
+            return [f"the mark {block.mark!r} is none of {_MARKS}"]
     try:
         documents = [found for found in yaml.safe_load_all(block.text) if found is not None]
     except yaml.YAMLError as error:
@@ -71,7 +72,7 @@ def _faults(document: Any, kind: str | None) -> Iterator[str]:
     elif {"apiVersion", "kind"} <= set(document):
         yield from _kubernetes(document)
     else:
-        yield f"nothing says what {', '.join(map(str, document))} belong to: a mark `yaml: KIND` before the fence does"
+        yield f"nothing says what {', '.join(map(str, document))} belong to: write {_MARKS} before the fence"
 
 
 def _merged(base: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 LANES = ("unit", "local", "cluster", "ci")
+WAY_OUT = (
+    f"write `<!-- run: LANE -->` on the line before the fence, where LANE is one of {', '.join(LANES)} and runs its "
+    "commands, or `<!-- not run: REASON -->`"
+)
 COMMANDS = frozenset({"console"})
 """The languages of blocks that hold commands."""
 

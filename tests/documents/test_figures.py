@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.documents.figures import commands, differing, figures, unsourced
+from tests.documents.figures import WAY_OUT, commands, differing, figures, unsourced
 from tests.documents.known import faults
 from tests.documents.pages import PAGES, ROOT, Section, links, sections, shown
 from tests.documents.shell import calls
@@ -62,12 +62,13 @@ def test_a_source_names_command_and_hardware(source: str, enough: bool) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_measured_figures_name_their_command_and_hardware(page: Path) -> None:
     found = {section.heading: unsourced(section) for section in sections(page.read_text())}
-    assert {heading: figures for heading, figures in found.items() if figures} == {}
+    assert {heading: figures for heading, figures in found.items() if figures} == {}, WAY_OUT
 
 
 @pytest.mark.parametrize("page", RESULTS, ids=shown)
 def test_pages_of_results_name_their_command_and_hardware(page: Path) -> None:
-    assert [command for section in sections(page.read_text()) for command in commands(section)]
+    found = [command for section in sections(page.read_text()) for command in commands(section)]
+    assert found != [], "a page of results says 'Made by `COMMAND` on HARDWARE'"
 
 
 @pytest.mark.parametrize("page", [*PAGES, *RESULTS], ids=shown)
@@ -102,13 +103,14 @@ def beside(page: Path) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_figures_beside_a_link_to_results_are_those_of_the_results(page: Path) -> None:
     wrong = [number for part, source in beside(page) for number in differing(part, source)]
-    assert [number for number in wrong if (page.name, number) not in HISTORY] == []
+    unknown = [number for number in wrong if (page.name, number) not in HISTORY]
+    assert unknown == [], "the page of results that is linked beside these has no such number: write those that it has"
 
 
 def test_each_result_has_a_reader() -> None:
     linked = {(page.parent / link.partition("#")[0]).resolve() for page in PAGES for link in links(page.read_text())}
-    assert [shown(page) for page in RESULTS if page not in linked] == []
+    assert [shown(page) for page in RESULTS if page not in linked] == [], "link to these from a page of docs/"
     # Raw results become a page, which names them.
     made = (ROOT / "docs" / "performance.md").read_text()
     raw = [file.name for file in sorted(RESULTS[0].parent.iterdir()) if file.suffix != ".md"]
-    assert [name for name in raw if f"`{name}`" not in made] == []
+    assert [name for name in raw if f"`{name}`" not in made] == [], "name these in docs/performance.md"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.documents.pages import DOCS, OTHERS, PAGES, Block, anchors, blocks, links, sections, shown
 
+FENCE = "these are commands: write them in a fence of `console`, where a test finds them"
 PAGE = """\
 # One: a *title*
 
@@ -68,9 +71,19 @@ def test_commands_stand_in_fences_of_their_own(page: Path) -> None:
     indented = [line for line in plain if re.match(r"(?: {4,}|\t)(?:\$ )?(?:kubectl|kvserving|make|pip|pytest) ", line)]
     others = [line for block in blocks(text) if block.language == "text" for line in block.text.splitlines()]
     # The reference has the usage of each command so.
-    assert page.name == "reference-cli.md" or not [line for line in others if re.match(r"\$ |kvserving |make ", line)]
-    assert indented == []
-    assert "<pre" not in text
+    if page.name != "reference-cli.md":
+        assert [line for line in others if re.match(r"\$ |kvserving |make ", line)] == [], FENCE
+    assert indented == [], FENCE
+    assert "<pre" not in text, FENCE
+
+
+def misplaced(name: str, index: str, there: set[str]) -> Iterator[str]:
+    """What is wrong with the index ``name`` of a folder that has the pages ``there``, each with the way out."""
+    listed = Counter(link for link in links(index) if not re.search("[/#]", link))
+    yield from (f"add a row for {page} to {name}" for page in sorted(there - set(listed)))
+    yield from (f"{name} lists {page} {times} times: leave one" for page, times in listed.items() if times > 1)
+    gone = sorted(set(listed) - there)
+    yield from (f"{name} lists {page}, which is not there: take its row out" for page in gone)
 
 
 def test_sections_have_no_blocks_and_links_none_of_blocks() -> None:
@@ -93,14 +106,19 @@ def test_links_and_names_of_raw_html_count() -> None:
     assert anchors(text) == {"one", "two"}
 
 
-def test_every_page_is_in_the_index_once() -> None:
-    listed = [link for link in links((DOCS / "README.md").read_text()) if "/" not in link]
-    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
+@pytest.mark.parametrize("index", [DOCS / "README.md", DOCS / "adr" / "README.md"], ids=shown)
+def test_every_page_is_in_the_index_of_its_folder_once(index: Path) -> None:
+    there = {page.name for page in index.parent.glob("*.md") if page != index}
+    assert list(misplaced(shown(index), index.read_text(), there)) == []
 
 
-def test_every_decision_is_in_its_index_once() -> None:
-    listed = [link for link in links((DOCS / "adr" / "README.md").read_text()) if "/" not in link]
-    assert sorted(listed) == sorted(page.name for page in (DOCS / "adr").glob("0*.md"))
+def test_a_page_that_the_index_lacks_is_told_with_the_way_out() -> None:
+    index = "[a](a.md), [b](b.md), [b again](b.md), [its part](b.md#part), [gone](gone.md), [code](../code.md)"
+    assert list(misplaced("docs/README.md", index, {"a.md", "b.md", "new.md"})) == [
+        "add a row for new.md to docs/README.md",
+        "docs/README.md lists b.md 2 times: leave one",
+        "docs/README.md lists gone.md, which is not there: take its row out",
+    ]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=shown)
