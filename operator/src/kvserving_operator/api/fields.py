@@ -9,10 +9,10 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from .base import Section
+from .fault_words import suggestion
 from .faults import Fault
 from .parse import join
 from .v1alpha1 import Metadata
-from .words import suggestion
 
 _OBJECT_META = (
     "annotations",

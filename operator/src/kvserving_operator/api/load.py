@@ -10,11 +10,11 @@ from typing import IO, Any
 from pydantic import ValidationError
 
 from . import metadata, rules
+from .fault_words import suggestion, translate
 from .faults import Fault, InvalidSpec, printable
 from .fields import unknown
 from .parse import MAX_BYTES, TOO_LARGE, parse, plain
 from .v1alpha1 import API_VERSION, GROUP, KIND, KVServing
-from .words import suggestion, translate
 
 # The object can be read whatever these hold.
 _LOOSE = ("metadata.labels", "metadata.annotations")

@@ -137,9 +137,9 @@ def model_facts(written: Sequence[str]) -> tuple[StatedFacts | None, Given]:
     """Facts that are given as NAME=VALUE: those of ``spec.model.facts``, and those of a sizing alone."""
     from pydantic import ValidationError
 
+    from ..api.fault_words import translate
     from ..api.faults import Fault, InvalidSpec
     from ..api.v1alpha1 import StatedFacts
-    from ..api.words import translate
     from ..sizing.models import FACT, Given
 
     found: dict[str, Any] = {}

@@ -10,10 +10,10 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from ..api.fault_words import translate
 from ..api.faults import Fault, InvalidSpec
 from ..api.parse import plain
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing
-from ..api.words import translate
 from ..plan import Plan, plan
 from ..plan.scaling import wanted
 from ..plan.types import Observed, Site

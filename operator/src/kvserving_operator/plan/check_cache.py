@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..api.fault_words import suggestion
 from ..api.faults import Fault
 from ..api.rules_services import ENDPOINT_FORM, URL_FORMS
 from ..api.stores import EXTERNAL
 from ..api.v1alpha1 import L2
-from ..api.words import suggestion
 from ..connectors import (
     MODULES,
     NIXL,

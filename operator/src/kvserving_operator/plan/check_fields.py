@@ -12,10 +12,10 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
+from ..api.fault_words import suggestion
 from ..api.faults import Fault
 from ..api.parse import join
 from ..api.types import quoted
-from ..api.words import suggestion
 from . import check_resources
 
 _ROOT = "PodTemplateSpec"

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..api import base
+from ..api.fault_words import suggestion
 from ..api.faults import Fault
-from ..api.words import suggestion
 from .context import Context
 
 _TEXTS: Mapping[str, tuple[re.Pattern[str], int, str]] = {

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..api import base
+from ..api.fault_words import suggestion
 from ..api.faults import Fault
 from ..api.types import quoted
-from ..api.words import suggestion
 from . import check_fields
 
 CHOICES: Mapping[tuple[str, str], tuple[str, ...]] = {
