@@ -274,6 +274,18 @@ def test_progress_is_what_the_goal_gains_and_the_others_lose() -> None:
     assert not gains(best, reached(observe(world(running("a", 3, 2), Set("b")), Rules()), "b"))[1]
 
 
+def test_groups_that_were_not_made_yet_go_though_one_alone_serves() -> None:
+    """Somebody raised the number of a LeaderWorkerSet, and its controller has not followed."""
+    one = Pods(wanted=1, existing=1, ready=1)
+    of = RevisionSet("a", 1, decode=replace(one, wanted=5), prefill=one, router=one, verification=VERIFIED)
+    groups = Settings(unready_first=False)
+    assert next_step(Observation((of,), ("a",)), Wanted("a", 1, 1, 1), groups).changes == (Drain("a", "decode", 1),)
+    made = replace(of, decode=Pods(wanted=5, existing=5, ready=1))
+    assert next_step(Observation((made,), ("a",)), Wanted("a", 1, 1, 1), groups).changes == (), (
+        "which is the ready one?"
+    )
+
+
 def test_changes_that_are_refused_are_no_movement_and_the_failure_names_why() -> None:
     of = world(running("a", 2, 2), Set("b"))
     planned = step(of, Wanted("b", 2, 2), now=3601.0, refused="Deployment b: taken")

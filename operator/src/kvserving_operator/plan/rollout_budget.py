@@ -130,10 +130,13 @@ class Board:
     def spendable(self, of: RevisionSet, role: SetRole) -> int:
         """How many pods of a role a set may lose and stay whole, while the budget holds."""
         pods, left = of.pods(role) or _NONE, self.left(of, role)
-        idle = pods.wanted - left if self.settings.unready_first else pods.wanted - (pods.existing - pods.draining)
-        most = max(0, idle) + (self.slack(role) if self.counts(of) else 0)
-        last = pods.wanted if self.settings.unready_first else left or pods.wanted
-        return max(0, min(most, last - 1))
+        slack = self.slack(role) if self.counts(of) else 0
+        if self.settings.unready_first:
+            most = max(0, pods.wanted - left) + slack
+        else:
+            # Those that were not made yet go without any other; of the rest, none says whether it is a ready one.
+            most = max(0, pods.wanted - (pods.existing - pods.draining)) + min(slack, max(0, left - 1))
+        return max(0, min(most, pods.wanted - 1))
 
     def keeps_budget(self, after: Board, roles: Sequence[SetRole] = ROLES) -> bool:
         """Whether ``after`` leaves the capacity that the budget asks for, or what there is where that is less."""
