@@ -68,7 +68,7 @@ def test_of_two_operators_one_writes_and_the_other_takes_over(
 ) -> None:
     first = start("--identity=first")
     second = start("--identity=second", wait=False)
-    eventually(lambda: ready_role(second), lambda role: role == "standby", what="the second stands by")
+    eventually(lambda: ready_role(second), lambda role: role == "standby", what="the second stands by", timeout=90)
     settle(plane, serving(namespace))
     assert second.metric("kvserving_operator_api_requests_total", verb="patch") == 0
     assert first.stop() == 0
