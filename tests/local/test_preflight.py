@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.ports import free_port
 
-from kvserving_operator.local import launchers, model_config, preflight
+from kvserving_operator.local import launchers, model_config, preflight, procfs
+from kvserving_operator.local.addresses import can_bind
 from kvserving_operator.local.errors import EnvironmentFault
 from kvserving_operator.local.launchers import Interpreter
 from kvserving_operator.local.preflight import GIB
 from kvserving_operator.local.run import Run
-from kvserving_operator.local.state import ServiceDir
+from kvserving_operator.local.state import ServiceDir, State
 
 from .support import deployment, run_of
 
@@ -159,14 +164,38 @@ def test_too_few_gpus_show_the_sum(directory: ServiceDir, monkeypatch: pytest.Mo
     assert "not enough GPUs: svc-prefill-0 1 + svc-decode-0 2 = 3, but this machine shows 2" in problem
 
 
-def test_a_busy_port_names_the_option(directory: ServiceDir) -> None:
+def test_a_busy_port_names_a_free_one_and_who_has_it(directory: ServiceDir) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        [problem] = problems(run_of(engine(), listen=("127.0.0.1", port)), directory)
-    assert problem.startswith(f"127.0.0.1:{port} is busy")
-    assert f"--listen 127.0.0.1:{port + 1}" in problem
+        run = run_of(engine(), listen=("127.0.0.1", port))
+        [problem] = problems(run, directory)
+        assert problem.startswith(f"127.0.0.1:{port} is busy: another program listens there. Choose another one, ")
+        (other,) = re.findall(r"--listen 127\.0\.0\.1:(\d+), or find the program: `ss ", problem)
+        assert can_bind("127.0.0.1", int(other))
+        laptop = ServiceDir("laptop", directory.base)
+        laptop.create()
+        me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+        state = State("laptop", "r", "Ready", {"url": f"http://127.0.0.1:{port}"}, "python", "tiny", (), me)
+        laptop.write(state)
+        for host in ("127.0.0.1", "0.0.0.0"):
+            [problem] = problems(replace(run, listen=(host, port)), directory)
+            assert problem.startswith(
+                f"{host}:{port} is busy: your service laptop has it. Choose another one, --listen "
+            )
+            assert problem.endswith(", or `kvserving down laptop`")
+        laptop.write(replace(state, supervisor={"pid": os.getpid(), "start_time": 1}))
+        assert "another program" in problems(run, directory)[0], "a service that does not run has no port"
+
+
+def test_an_address_of_another_machine_is_refused_with_addresses_of_this_one(directory: ServiceDir) -> None:
+    port = free_port()
+    [problem] = problems(run_of(engine(), listen=("192.0.2.7", port)), directory)
+    assert problem.startswith("192.0.2.7 is not an address of this machine: `ip -brief address` lists ")
+    assert f"--listen 127.0.0.1:{port} is for clients of this machine" in problem
+    assert "--listen 192" not in problem
+    assert "busy" not in problem
 
 
 def test_a_program_that_is_not_there_is_named(directory: ServiceDir) -> None:

@@ -39,16 +39,21 @@ def allocate(service: str, count: int, ports: Sequence[int], taken: Iterable[str
 
 def can_bind(host: str, port: int) -> bool:
     """Whether a server could listen on ``host:port`` now."""
+    return bind_error(host, port) is None
+
+
+def bind_error(host: str, port: int) -> OSError | None:
+    """Why no server could listen on ``host:port`` now; ``None`` where one could."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do: without it, connections that were just closed count as busy.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: without it, connections that were just closed count as busy.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
             probe.listen(1)
-        except OSError:
-            return False
-    return True
+    except OSError as error:
+        return error
+    return None
 
 
 def split_host_port(text: str) -> tuple[str, int]:

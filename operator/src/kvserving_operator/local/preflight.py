@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import connectors
-from . import gpus, hub, model_config, stores
-from .addresses import can_bind
+from . import gpus, hub, listening, model_config, stores
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
 from .logfile import LIMIT
@@ -22,7 +21,8 @@ from .run import Run
 from .state import ServiceDir
 
 GIB = 2**30
-_FIRST_FREE_PORT = 1024
+_EXAMPLE = Path(".cache/kvserving/models/tiny-qwen3")
+"""The model of the examples for a laptop, below the user's folder."""
 _HUB_VARIABLES = frozenset(
     {
         *("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "VLLM_USE_MODELSCOPE"),
@@ -44,7 +44,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_store(pods),
         *_model(pods, directory.base / "claims"),
         *_hub(pods),
-        *_listen(run),
+        *filter(None, [listening.fault(*run.listen, directory.base)]),
         *_gpus(pods),
         *memory(run, pods, available_memory()),
         *disk(pods, directory.base, _free_disk(directory.base)),
@@ -217,6 +217,9 @@ def model_fault(path: str, claims: Path) -> ModelFault | None:
     if not path.startswith("/") or path.startswith("/etc/") or (folder / "config.json").is_file():
         return None
     way_out = "name the folder of a model, as file:///path/to/model"
+    if folder == Path.home() / _EXAMPLE:
+        python = os.environ.get("KVSERVING_ENGINE_PYTHON") or ".venv-engine/bin/python"
+        way_out = f"in a checkout `{python} examples/tiny_model.py qwen3 {folder}` makes it; or {way_out}"
     if claimed:
         way_out = f"on one machine a claim is a folder: copy the model there, or {way_out}"
     return ModelFault(folder, "has no config.json" if folder.is_dir() else "does not exist", way_out)
@@ -249,20 +252,6 @@ def _hub(pods: list[LocalPod]) -> list[str]:
         " name it, as file:///path/to/model"
         for name in sorted(set(missing))
         if away
-    ]
-
-
-def _listen(run: Run) -> list[str]:
-    host, port = run.listen
-    if can_bind(host, port):
-        return []
-    if port < _FIRST_FREE_PORT and os.geteuid() != 0:
-        return [
-            f"{host}:{port} is not for this user: ports below {_FIRST_FREE_PORT} need root; try --listen {host}:8000"
-        ]
-    return [
-        f"{host}:{port} is busy or not an address of this machine: choose another one with --listen, such as"
-        f" --listen {host}:{port + 1}, or find the program: `ss -ltnp 'sport = :{port}'`"
     ]
 
 
