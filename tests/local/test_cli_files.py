@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from .machine import Machine
+from .support import ROOT
 
 
 def test_validate_reports_every_fault_of_every_file(machine: Machine) -> None:
@@ -76,15 +79,19 @@ def test_a_path_that_only_this_machine_can_resolve_is_valid_and_told(machine: Ma
 def test_a_model_folder_that_is_not_on_this_machine_is_told_as_that(machine: Machine) -> None:
     text = Path(machine.file()).read_text()
     missing = machine.folder / "gone"
-    sentence = f"the folder does not exist on this machine: {missing}: name the folder of a model, as file:///path/to"
+    refused = (
+        "on this machine, so `kvserving up` would refuse it: name the folder of a model, as file:///path/to/model."
+    )
+    sentence = f"the folder {missing} does not exist {refused}"
     for uri in ("file:gone", f"file://{missing}"):
         file = machine.folder / "gone.yaml"
         file.write_text(text.replace(f"file://{machine.model}", uri))
         done = machine("validate", str(file))
         assert done.stdout == f"{file}: valid\n"
-        assert f"notice: {file}: spec.model.facts: {sentence}" in done.stderr
-        assert "nothing is known about" in done.stderr
-        assert "State them in spec.model.facts" not in done.stderr
+        assert (
+            f"notice: {file}: spec.model.uri: {sentence} Until it is there, nothing is known about file" in done.stderr
+        )
+        assert "spec.model.facts" not in done.stderr
     file.write_text(text.replace("name: tiny", "name: tiny, facts: {kind: attention, kvHeads: 4}").replace(
         f"file://{machine.model}", "file:gone"))  # fmt: skip
     assert f"notice: {file}: spec.model.uri: {sentence}" in machine("validate", str(file)).stderr
@@ -92,7 +99,23 @@ def test_a_model_folder_that_is_not_on_this_machine_is_told_as_that(machine: Mac
     assert "on this machine" not in machine("validate", str(file)).stderr
     missing.mkdir()
     file.write_text(text.replace(f"file://{machine.model}", "file:gone"))
-    assert "the folder has no config.json on this machine" in machine("validate", str(file)).stderr
+    assert f"the folder {missing} has no config.json on this machine" in machine("validate", str(file)).stderr
+
+
+@pytest.mark.parametrize("python", [None, "/env/bin/python"])
+def test_the_model_of_an_example_that_was_not_made_yet_is_told_with_how_to_make_it(
+    machine: Machine, python: str | None
+) -> None:
+    machine.env["HOME"] = str(machine.folder)
+    if python is None:
+        del machine.env["KVSERVING_ENGINE_PYTHON"]
+    else:
+        machine.env["KVSERVING_ENGINE_PYTHON"] = python
+    folder = machine.folder / ".cache/kvserving/models/tiny-qwen3"
+    make = f"{python or '.venv-engine/bin/python'} examples/tiny_model.py qwen3 {folder}"
+    done = machine("validate", str(ROOT / "examples/laptop.yaml"))
+    assert done.returncode == 0
+    assert f"would refuse it: in a checkout `{make}` makes it; or name the folder of a model" in done.stderr
 
 
 def test_validate_shows_the_notices_of_the_plan_and_stays_valid(machine: Machine) -> None:

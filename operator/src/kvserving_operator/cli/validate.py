@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from ..plan.types import Notice, Observed
 
 
+_STATE = " State them in spec.model.facts."
+"""The way out of an unknown model that has no folder."""
+
+
 @click.command("validate")
 @click.argument("files", nargs=-1, required=True, metavar="FILE...")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
@@ -114,12 +118,14 @@ def _of_folder(uri: str, notices: tuple[Notice, ...], *, here: bool) -> tuple[No
     fault = model_fault(uri.removeprefix("file://"), root() / "claims") if named and uri.startswith("file://") else None
     if fault is None:
         return notices
-    told = f"the folder {fault.what} on this machine: {fault.folder}: {fault.way_out}."
+    told = (
+        f"the folder {fault.folder} {fault.what} on this machine, so `kvserving up` would refuse it: {fault.way_out}."
+    )
     unknown = [n for n in notices if n.reason is Reason.MODEL_FACTS_UNKNOWN]
     if not unknown:
         return (Notice(Reason.MODEL_NOT_MOUNTED, "spec.model.uri", told), *notices)
     return tuple(
-        replace(n, message=f"{told} {n.message.removesuffix(' State them in spec.model.facts.')}")
+        replace(n, path="spec.model.uri", message=f"{told} Until it is there, {n.message.removesuffix(_STATE)}")
         if n in unknown
         else n
         for n in notices
