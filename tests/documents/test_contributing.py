@@ -5,10 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+import kvserving_operator
+from kvserving_operator.api.base import Section
+from kvserving_operator.api.v1alpha1 import KVServingSpec
+
 ROOT = Path(__file__).parents[2]
+OPERATOR = Path(kvserving_operator.__file__).parent
 TABLE = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where things are")[2].partition("\n## ")[0]
 ROWS = [line.split(" | ") for line in TABLE.splitlines() if line.startswith("| ")][1:]
 
@@ -24,17 +30,18 @@ def _spelled_out(path: str) -> Iterator[str]:
         yield from _spelled_out(head + choice + tail)
 
 
-def _unknown(cell: str) -> list[str]:
-    """Paths of a cell that lead nowhere. One without its head is below the package of the path before it."""
-    unknown, package = [], ROOT
+def _led_to(cell: str) -> Iterator[tuple[str, list[Path]]]:
+    """Each path of a cell with what is there. One without its head is below the package of the path before it."""
+    package = ROOT
     for span in re.findall(r"`([^` ]*/[^` ]*)`", cell):
         for path in _spelled_out(span):
             inside = re.match(r"(?:operator|connector)/src/\w+/", path)
             package = ROOT / inside[0] if inside else package
-            pattern = path.rstrip("/")
-            if not any(ROOT.glob(pattern)) and not any(package.glob(pattern)):
-                unknown.append(path)
-    return unknown
+            yield path, [file for folder in (ROOT, package) for file in folder.glob(path.rstrip("/"))]
+
+
+def _unknown(cell: str) -> list[str]:
+    return [path for path, files in _led_to(cell) if not files]
 
 
 def test_the_table_has_rows() -> None:
@@ -51,3 +58,24 @@ def test_a_path_that_leads_nowhere_is_seen() -> None:
         "operator/src/kvserving_operator/plan/none.py"
     ]
     assert _unknown("`operator/src/kvserving_operator/plan/engine.py`, `plan/{roles,none}.py`") == ["plan/none.py"]
+
+
+@pytest.mark.parametrize(
+    "pattern", ["api/*_spec.py", "api/rules_*.py", "doctor/checks/[!_]*.py", "doctor/gather_*.py", "control/events.py"]
+)
+def test_every_file_of_a_kind_is_in_the_table(pattern: str) -> None:
+    named = {file for row in ROWS for _, files in _led_to(row[1]) for file in files}
+    missing = sorted(str(path.relative_to(ROOT)) for path in set(OPERATOR.glob(pattern)) - named)
+    assert missing == [], "say in the table of CONTRIBUTING.md what is to be changed in these"
+
+
+def test_each_section_of_the_spec_leads_to_the_file_that_has_it() -> None:
+    for attribute, field in KVServingSpec.model_fields.items():
+        name = field.alias or attribute
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        [module] = {kind.__module__ for kind in kinds if issubclass(kind, Section)} or {KVServingSpec.__module__}
+        file = f"{module.removeprefix('kvserving_operator.').replace('.', '/')}.py"
+        rows = [
+            row[1] for row in ROWS if row[0].startswith(("| a field of ", "| a section of ")) and f"`{name}`" in row[0]
+        ]
+        assert [file in row for row in rows] == [True], f"one row of CONTRIBUTING.md is of fields of {name}, in {file}"
