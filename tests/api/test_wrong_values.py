@@ -84,7 +84,7 @@ def test_a_wrong_entry_of_a_list_is_no_list_that_is_too_short() -> None:
         ({"type": "s3"}, "spec.cache.l2.type: s3, mooncake and external need spec.cache.l2.url"),
         ({"type": "s3"}, "set it to s3://bucket/prefix, mooncake://host:50051 or redis://host:6379"),
         ({"url": "s3://bucket"}, "spec.cache.l2.url: is given without spec.cache.l2.type: set that to s3 (s3://bucket"),
-        ({"type": "external", "url": "http://h:1"}, "spec.cache.l2.url: http://h:1 must start with redis://"),
+        ({"type": "external", "url": "other://h:1"}, "spec.cache.l2.url: other://h:1 must start with redis://"),
         ({"type": "s3", "url": "redis://h"}, "spec.cache.l2.url: redis://h must be s3://bucket/prefix"),
     ],
 )
@@ -93,7 +93,7 @@ def test_the_address_of_a_store_is_told_by_form_and_value(l2: dict[str, Any], to
     assert told in str(fault)
 
 
-@pytest.mark.parametrize("url", ["http://u:hunter2@h:1", "http://h:1/?password=hunter2", "h:1#hunter2", "h;hunter2"])
+@pytest.mark.parametrize("url", ["other://u:hunter2@h:1", "other://h:1/?password=hunter2", "h:1#hunter2", "h;hunter2"])
 def test_an_address_that_may_hold_a_secret_is_not_repeated(url: str) -> None:
     found = inspect(serving({"spec.cache": {"l2": {"type": "external", "url": url}}}), strict=True).faults
     assert found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 import pytest
 from tests.plan.support import LOCAL, dump, faults, pair, render
 
 from kvserving_connector.store.address import bound, server_address
+from kvserving_operator.api.rules_services import L2, form_of
 from kvserving_operator.api.stores import EXTERNAL, External
 from kvserving_operator.reasons import Reason
 
@@ -39,7 +41,8 @@ def test_a_wrong_address_is_answered_with_the_example_of_its_kind() -> None:
             for wrong in ("5Gi", "0", "-1", "", "1.5", "1e9", "%35Gi", "1&bytes=x", "1;2")
         ),
         *("redis://store?bytes=\u0665", f"valkey://store?bytes={'9' * 19}", "rediss://store/?a=b&bytes=%20"),
-        *("redis://store:0", "redis://store:70000", "redis://store:x", "redis://:6379", "redis://[::1", "http://store"),
+        *("redis://store:0", "redis://store:70000", "redis://store:x", "redis://:6379", "redis://[::1"),
+        "other://store",
         "redis://user:hunter2@store/3",
     ],
 )
@@ -53,6 +56,42 @@ def test_an_address_is_refused_here_when_the_engine_would_end_at_its_start(url: 
     report = faults(pair(cache={"l2": {"type": "external", "url": url}}))
     assert (report == "") == opened, report
     assert "hunter2" not in report
+
+
+def test_every_text_that_offers_an_address_of_a_store_offers_every_scheme() -> None:
+    offering = [rule.message for rule in L2 if "redis://" in rule.message]
+    assert len(offering) == 3
+    for message in offering:
+        assert [scheme for scheme in EXTERNAL if f"{scheme}://" not in message] == [], message
+
+
+def test_a_scheme_stands_for_itself_whatever_signs_it_has() -> None:
+    form = form_of(["kv+http", "kv.s3", "kv-a"])
+    for url in ("kv+http://host", "kv.s3://host", "kv-a://host"):
+        assert re.search(form, url)
+    for url in ("kvvhttp://host", "kvas3://host", "kvhttp://host"):
+        assert not re.search(form, url)
+    # Inside a text of CEL, where a backslash begins an escape.
+    assert not set(form) & set("\\'")
+
+
+def test_a_store_with_a_scheme_of_the_web_leaves_the_web_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = cast(dict[str, External], EXTERNAL)
+    monkeypatch.setitem(stores, "http", External("http://host:8080", port=8080))
+    monkeypatch.setitem(stores, "redis", External("redis://host:7000", port=7000))
+    variable = {"name": "HF_ENDPOINT", "value": "http://mirror.example.org"}
+    spec = pair(
+        model={"uri": "pvc://weights/a"},
+        cache={"l2": {"type": "external", "url": "redis://store.example.org"}},
+        engine={"env": [variable]},
+    )
+    (engines,) = (
+        policy["spec"]
+        for policy in render(spec).plan.objects
+        if policy["kind"] == "NetworkPolicy" and "-engines" in policy["metadata"]["name"]
+    )
+    opened = [rule["ports"] for rule in engines["egress"] if "to" not in rule]
+    assert [[port["port"] for port in ports] for ports in opened] == [[53, 53], [7000], [80]]
 
 
 def test_a_database_is_told_with_the_way_out() -> None:
@@ -73,7 +112,7 @@ def test_a_bound_is_told_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     "l2",
     [
-        *({"type": "external", "url": url} for url in ("sqlit:///var", "redis://", "store", "http://:0")),
+        *({"type": "external", "url": url} for url in ("sqlit:///var", "redis://", "store", "other://:0")),
         *({"type": "s3", "url": url} for url in ("s3:///prefix", "s3://[", "sqlit:///var", "s3://bucket:0")),
         *({"type": "s3", "url": "s3://bucket", "endpoint": endpoint} for endpoint in ("ftp:///a", "https://")),
     ],

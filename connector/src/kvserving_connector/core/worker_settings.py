@@ -19,6 +19,7 @@ from kvserving_connector.core.tier_settings import (
     refuse,
     secondary_tiers_of,
 )
+from kvserving_connector.store.open import examples
 
 
 class Offload(StrEnum):
@@ -128,5 +129,5 @@ def _store(value: Any) -> Mapping[str, Any] | None:
         known = ", ".join(sorted(STORE_SETTINGS))
         raise ValueError(f"{where}.{name}: a store has no such setting; remove it, or use one of {known}")
     if not store.get("urls"):
-        raise ValueError(f"{where}.urls: a store needs at least one address; write redis://host:6379 or file:///path")
+        raise ValueError(f"{where}.urls: a store needs at least one address; write {examples()}")
     return store

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+
 from .rule import Rule
 from .stores import EXTERNAL
 
@@ -28,10 +31,21 @@ def _shown(field: str) -> str:
     return f"(self.{field}.matches('[@?#;&]') ? '' : self.{field} + ' ')"
 
 
-*_FIRST, _LAST = [f"{scheme}://" for scheme in EXTERNAL]
-_EXTERNAL_FORMS = f"{', '.join(_FIRST)} or {_LAST}"
+def _one_of(schemes: Sequence[str]) -> str:
+    *first, last = [f"{scheme}://" for scheme in schemes]
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def form_of(schemes: Iterable[str]) -> str:
+    """The form of an address with one of ``schemes``, for CEL and Python alike: + and . stand for themselves."""
+    literal = [re.sub(r"([+.])", r"[\1]", scheme) for scheme in schemes]
+    return f"^({'|'.join(literal)})://[^ ]+$"
+
+
+_SCHEMES = tuple(EXTERNAL)
+_EXAMPLE = EXTERNAL[_SCHEMES[0]].example
 # What begins as no rule allows is refused by that rule alone: plan/check_cache.py leaves it out.
-URL_FORMS = {"s3": "^s3://[a-z0-9][-a-z0-9.]*(/[^ ]*)?$", "external": f"^({'|'.join(EXTERNAL)})://[^ ]+$"}
+URL_FORMS = {"s3": "^s3://[a-z0-9][-a-z0-9.]*(/[^ ]*)?$", "external": form_of(EXTERNAL)}
 ENDPOINT_FORM = "^https?://[^@ ?#]+$"
 _TYPE = "(has(self.type) ? self.type : (has(self.size) ? 'valkey' : 'none'))"
 # Names of parameters in an address whose values are not for everyone.
@@ -70,7 +84,7 @@ L2 = _at(
         "url names its type",
         "!has(self.url) || has(self.type)",
         "is given without spec.cache.l2.type: set that to s3 (s3://bucket/prefix), mooncake (mooncake://host:50051) "
-        "or external (redis://host:6379)",
+        f"or external ({_EXAMPLE}, or with {_one_of(_SCHEMES[1:])})",
         "url",
     ),
     (
@@ -83,7 +97,7 @@ L2 = _at(
         "unmanaged store has a url",
         "!(has(self.type) && self.type in ['s3', 'mooncake', 'external']) || has(self.url)",
         "s3, mooncake and external need spec.cache.l2.url, as the operator does not deploy these stores: set it to "
-        "s3://bucket/prefix, mooncake://host:50051 or redis://host:6379",
+        f"s3://bucket/prefix, mooncake://host:50051 or {_EXAMPLE}, or to one with {_one_of(_SCHEMES[1:])}",
         "type",
     ),
     (
@@ -134,7 +148,7 @@ L2 = _at(
     (
         "external url is an address",
         f"!(has(self.type) && self.type == 'external' && has(self.url)) || self.url.matches('{URL_FORMS['external']}')",
-        f"must start with {_EXTERNAL_FORMS}, such as redis://store.cache.svc:6379",
+        f"must start with {_one_of(_SCHEMES)}, such as {_EXAMPLE}",
         "url",
     ),
     (

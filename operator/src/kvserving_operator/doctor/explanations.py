@@ -216,7 +216,7 @@ ENGINE_CONNECTOR: Table = {
     "load_async": Explanation("loads do not hold up the scheduler", "spec.cache.l2.type"),
     "lookup_async": Explanation("lookups do not hold up the scheduler", "spec.cache.l2.type"),
     "secondary_tiers.type": Explanation(
-        "SharedStoreTier is ours (Valkey, Redis, files); obj is vLLM's for buckets", "spec.cache.l2.type"
+        "SharedStoreTier is ours, for every store but buckets; obj is vLLM's for those", "spec.cache.l2.type"
     ),
     "secondary_tiers.module_path": Explanation("where vLLM finds SharedStoreTier", "spec.cache.l2.type"),
     "secondary_tiers.locality": Explanation("the store is not in this engine's host memory", "spec.cache.l2"),

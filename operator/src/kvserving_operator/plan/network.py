@@ -7,6 +7,7 @@ Policies add up: whoever needs another way makes a policy beside these.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..api.stores import EXTERNAL
@@ -16,7 +17,7 @@ from .context import Context
 from .objects import manifest
 
 _NAMESPACE = "kubernetes.io/metadata.name"
-_PORTS = {"https": 443, "http": 80, **{scheme: store.port for scheme, store in EXTERNAL.items()}}
+_WEB = {"https": 443, "http": 80}
 _OPERATOR = {"app.kubernetes.io/name": "kvserving-operator"}
 # Variables with the addresses of hubs, object stores and proxies that downloads go to in place of the public ones.
 _ENDPOINTS = frozenset(
@@ -78,8 +79,13 @@ def _outside(ctx: Context) -> list[dict[str, Any]]:
     if kind == "valkey":
         rules.append({"to": [_pods(labels.selector(ctx.name, "store"))], "ports": [_tcp(ports.STORE)]})
     elif l2 is not None:
-        rules += [way for url in (l2.url, l2.endpoint) if url and not url.startswith("s3://") for way in _ways_to(url)]
-    rules += [way for url in _endpoints(ctx) for way in _ways_to(url)]
+        # A store may have a scheme of the web's for its own: what is not its address goes to the web's ports.
+        stores = {scheme: store.port for scheme, store in EXTERNAL.items()} if kind == "external" else _WEB
+        if l2.url and not l2.url.startswith("s3://"):
+            rules += _ways_to(l2.url, stores)
+        if l2.endpoint:
+            rules += _ways_to(l2.endpoint, _WEB)
+    rules += [way for url in _endpoints(ctx) for way in _ways_to(url, _WEB)]
     downloads = [ctx.spec.model.uri, *(lora.uri for lora in ctx.spec.model.loras)]
     public_bucket = kind == "s3" and l2 is not None and l2.endpoint is None
     if public_bucket or any(uri.startswith(("hf://", "s3://")) for uri in downloads):
@@ -94,13 +100,14 @@ def _endpoints(ctx: Context) -> list[str]:
     return [value for value in values if addresses.parse(value).problem is None]
 
 
-def _ways_to(url: str) -> list[dict[str, Any]]:
+def _ways_to(url: str, usual: Mapping[str, int | None]) -> list[dict[str, Any]]:
     """A rule to an address. Policies know no names: a Service's namespace, an address, or a port.
 
+    ``usual`` has, by scheme, the port of an address that names none.
     None for a name without a port that is known: a rule with neither would open every way.
     """
     address = addresses.parse(url)
-    port = address.port or _PORTS.get(address.scheme)
+    port = address.port or usual.get(address.scheme)
     parts = address.host.split(".")
     if len(parts) >= 3 and parts[2] == "svc":
         # The pods' port may differ from the Service's, so the namespace is opened, not one port.
