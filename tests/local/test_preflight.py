@@ -332,6 +332,28 @@ def test_a_program_that_is_not_python_is_refused() -> None:
         launchers.inspect("/bin/false")
 
 
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ('echo "cannot access \'$2\'" | tr "\\n" " " >&2; exit 2', "exit status 2"),
+        ("echo first >&2; echo no such device >&2; exit 3", "exit status 3: no such device"),
+        ("seq -s ' ' 500 >&2; exit 4", "exit status 4: 1 2 3"),
+    ],
+)
+def test_what_a_program_that_is_not_python_says_is_short_and_none_of_ours(
+    tmp_path: Path, script: str, told: str
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    with pytest.raises(EnvironmentFault) as fault:
+        launchers.inspect(str(program))
+    (problem,) = fault.value.problems
+    assert problem.startswith(f"{program} does not run as Python: {told}")
+    assert "import" not in problem
+    assert len(problem) < len(str(program)) + 220
+
+
 def test_an_interpreter_is_chosen_by_option_then_variable_then_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ CONNECTOR_VOLUME = "connector"
 STREAMER_MODULE = "runai_model_streamer"
 """What vLLM loads models of buckets with (its extra ``runai``)."""
 _TIMEOUT = 60.0
+_LONGEST = 160
+"""Characters of what a program said that an error repeats."""
 
 _INSPECT = """
 import importlib.metadata as m, importlib.util as u, json, os, sys
@@ -121,12 +124,16 @@ def ask(path: str, program: str, read: Callable[[Any], T], seconds: float = _TIM
 
 
 def _detail(error: Exception) -> str:
-    """What went wrong, without the program that was given to the interpreter."""
+    """What went wrong, in a short line, without the program that was given to the interpreter."""
     if isinstance(error, subprocess.TimeoutExpired):
         return f"no answer within {error.timeout:.0f} s"
     if isinstance(error, subprocess.CalledProcessError):
-        said = (error.stderr or "").strip().splitlines()
-        return f"exit status {error.returncode}{f': {said[-1]}' if said else ''}"
+        *_, said = (error.stderr or "").strip().splitlines() or [""]
+        # Some programs take the program for the name of a file, and repeat it.
+        if any(line in said for line in error.cmd[-1].splitlines() if line):
+            said = ""
+        said = textwrap.shorten(said, _LONGEST, placeholder="…")
+        return f"exit status {error.returncode}{f': {said}' if said else ''}"
     return str(error)
 
 
