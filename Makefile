@@ -21,6 +21,8 @@ export KVSERVING_DOCS_SCRIPTS := $(DOCS)/scripts
 export NO_MKDOCS_2_WARNING := 1
 
 export KVSERVING_ENGINE_PYTHON ?= $(CURDIR)/$(ENGINE_VENV)/bin/python
+# What runs real engines needs our environment for them, unless another one is named.
+ENGINE = $(if $(filter-out $(CURDIR)/$(ENGINE_VENV)/bin/python,$(KVSERVING_ENGINE_PYTHON)),,$(ENGINE_VENV)/.installed)
 export KVSERVING_SOAK_MINUTES ?= 30
 # Tests without engines run in this many processes; each of the connector's takes 1 GiB.
 WORKERS ?= 2
@@ -96,7 +98,7 @@ $(DOCS)/.installed: $(VENV)/.bootstrapped requirements/docs.txt requirements/doc
 # --- use --------------------------------------------------------------------
 
 .PHONY: demo
-demo: $(VENV)/.installed $(ENGINE_VENV)/.installed ## one prefill, one decode and a router on this machine, proved to transfer (KEEP=1 leaves it up)
+demo: $(VENV)/.installed $(ENGINE) ## one prefill, one decode and a router on this machine, proved to transfer (KEEP=1 leaves it up)
 	@$(BIN)/python examples/demo.py $(if $(KEEP),--keep)
 
 # --- checks -----------------------------------------------------------------
@@ -162,7 +164,7 @@ e2e-chart: $(VENV)/.dev $(SCAN)/.installed ## the chart by a real helm, promtool
 	$(BIN)/pytest tests/chart e2e/controlplane/test_install.py e2e/controlplane/test_foreign_kinds.py
 
 .PHONY: e2e-operator
-e2e-operator: $(VENV)/.dev $(ENGINE_VENV)/.installed ## the operator process against a real kube-apiserver, also with real engines (skipped without Go)
+e2e-operator: $(VENV)/.dev $(ENGINE) ## the operator process against a real kube-apiserver, also with real engines (skipped without Go)
 	$(BIN)/pytest $(SPREAD) -m 'not engines' e2e/operator --ignore e2e/operator/test_rollout_load.py
 	@# Real engines need the machine for themselves.
 	$(BIN)/pytest -m engines e2e/operator
@@ -172,31 +174,31 @@ e2e-load: $(VENV)/.dev ## rollouts, scaling and kills under 200 streams with the
 	$(BIN)/pytest -s e2e/operator/test_rollout_load.py
 
 .PHONY: transcript
-transcript: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/kubectl.md again, from a real kubectl, apiserver and real engines (needs Go)
+transcript: $(VENV)/.dev $(ENGINE) ## docs/kubectl.md again, from a real kubectl, apiserver and real engines (needs Go)
 	$(BIN)/python scripts/kubectl-transcript
 
 .PHONY: pictures
-pictures: $(VENV)/.dev $(ENGINE_VENV)/.installed ## docs/pictures again, from real runs (needs chromium, pngquant, prometheus and Go)
+pictures: $(VENV)/.dev $(ENGINE) ## docs/pictures again, from real runs (needs chromium, pngquant, prometheus and Go)
 	$(BIN)/python scripts/pictures $(WHAT)
 
 .PHONY: e2e-local
-e2e-local: $(VENV)/.dev $(ENGINE_VENV)/.installed ## real engines as processes on this machine
+e2e-local: $(VENV)/.dev $(ENGINE) ## real engines as processes on this machine
 	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_12_staging.py
 
 .PHONY: e2e-staging
-e2e-staging: $(VENV)/.dev $(ENGINE_VENV)/.installed ## staged transfers between real engines, faults included, five minutes
+e2e-staging: $(VENV)/.dev $(ENGINE) ## staged transfers between real engines, faults included, five minutes
 	$(BIN)/pytest e2e/local/test_12_staging.py
 
 .PHONY: e2e-tiers
-e2e-tiers: $(VENV)/.dev $(ENGINE_VENV)/.installed ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
+e2e-tiers: $(VENV)/.dev $(ENGINE) ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
 	$(BIN)/pytest e2e/local/test_*_tier*.py
 
 .PHONY: e2e-cluster
-e2e-cluster: $(VENV)/.dev $(ENGINE_VENV)/.installed ## a whole Kubernetes of this machine, as root: our images, the chart, real engines in pods
+e2e-cluster: $(VENV)/.dev $(ENGINE) ## a whole Kubernetes of this machine, as root: our images, the chart, real engines in pods
 	$(BIN)/pytest e2e/cluster --ignore e2e/cluster/load
 
 .PHONY: e2e-cluster-load
-e2e-cluster-load: $(VENV)/.dev $(ENGINE_VENV)/.installed ## rollouts and stopped engines under 20 streams in such a cluster, fifteen minutes
+e2e-cluster-load: $(VENV)/.dev $(ENGINE) ## rollouts and stopped engines under 20 streams in such a cluster, fifteen minutes
 	$(BIN)/pytest -s e2e/cluster/load
 
 .PHONY: e2e-gpu

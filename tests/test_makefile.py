@@ -1,11 +1,14 @@
-"""The Makefile's installations: what they tell a terminal, and what they tell a log."""
+"""The Makefile's installations: what they tell a terminal and a log, and which targets need them."""
 
 from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 # Prints the recipes and runs none of them.
@@ -28,3 +31,29 @@ def test_installations_show_their_progress_to_a_terminal_alone() -> None:
     assert len(shown) == len(logged) == 2
     assert not any("--quiet" in line for line in shown)
     assert all("--quiet" in line for line in logged)
+
+
+ENGINES = re.findall(r"^([a-z0-9-]+):.*\$\(ENGINE\)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+OURS = str(ROOT / ".venv-engine/bin/python")
+
+
+def installs_engines(target: str, python: str | None, *more: str) -> bool:
+    """Whether the target, with nothing made, installs vLLM where KVSERVING_ENGINE_PYTHON is ``python``."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("KVSERVING_", "MAKE", "MFLAGS"))}
+    named = {} if python is None else {"KVSERVING_ENGINE_PYTHON": python}
+    dry = ("make", "--dry-run", "--always-make", target, *more)
+    done = subprocess.run(dry, cwd=ROOT, env=kept | named, capture_output=True, text=True, check=True, timeout=60)
+    return "requirements/engine-cpu.txt" in done.stdout
+
+
+@pytest.mark.parametrize("target", ENGINES)
+def test_what_runs_engines_installs_none_where_another_environment_is_named(target: str) -> None:
+    assert installs_engines(target, None)
+    assert installs_engines(target, OURS), "the quick start exports the path of ours"
+    assert not installs_engines(target, "/env/bin/python")
+    assert not installs_engines(target, None, "KVSERVING_ENGINE_PYTHON=/env/bin/python")
+
+
+def test_the_targets_that_run_engines_of_the_named_environment_are_all_found() -> None:
+    assert {"demo", "transcript", "pictures", "e2e-local", "e2e-tiers", "e2e-cluster"} <= set(ENGINES)
+    assert installs_engines("e2e-soak", "/env/bin/python"), "it runs ours by its path"
