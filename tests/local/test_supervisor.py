@@ -15,9 +15,6 @@ from kvserving_operator.cli.view import pod_line
 from kvserving_operator.local import client, procfs, proof, watch
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.state import ServiceDir, State
-from kvserving_operator.local.supervisor import Supervisor
-from kvserving_operator.local.verifier import verify
-from kvserving_operator.plan import labels
 from kvserving_operator.recovery.hung import Limits
 
 from .support import Outcome, Service, deployment, nothing_left, pod, probe, run_of
@@ -62,18 +59,6 @@ def test_pods_come_up_with_an_address_each_and_the_router_where_it_was_asked_for
         assert nothing_left([state.instance])
 
     asyncio.run(go())
-
-
-@pytest.mark.parametrize(
-    ("replicas", "flags", "model"), [(0, (), "tiny"), (1, (), "tiny"), (1, ("--served-model-name=asked",), "asked")]
-)
-def test_the_model_is_told_by_its_name_also_before_there_is_an_engine(
-    directory: ServiceDir, replicas: int, flags: tuple[str, ...], model: str
-) -> None:
-    decode = deployment("decode", *flags, replicas=replicas)
-    decode["metadata"]["annotations"] = {labels.SERVED_MODEL: "tiny"}
-    supervisor = Supervisor(run_of(decode, deployment("router")), directory, verify, print)
-    assert supervisor.state.served_model == model
 
 
 def test_a_stop_drains_router_then_decode_then_prefill_and_removes_keys_and_state(
