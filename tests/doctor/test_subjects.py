@@ -113,9 +113,14 @@ def test_a_file_that_is_not_there_is_no_matter_of_an_operator(
 ) -> None:
     file = str(tmp_path / "none.yaml")
     assert cli.run(("doctor", file, "-o", "json")) == 1
-    [told] = json.loads(capsys.readouterr().out)["findings"]
+    answer = json.loads(capsys.readouterr().out)
+    [told] = answer["findings"]
+    assert (answer["object"]["name"], answer["object"]["namespace"]) == (None, None)
     assert "No such file" in told["what"]
     assert told["why"] == "there is no object to look at"
+    assert cli.run(("doctor", file)) == 1
+    first, blank, *_ = capsys.readouterr().out.splitlines()
+    assert (first, blank) == ("no object was read", "")
     assert cli.run(("doctor", file, "--only", "settings")) == 1
     assert "No such file" in capsys.readouterr().err
 

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from kvserving_operator import cli
-from kvserving_operator.local import procfs
+from kvserving_operator.local import client, procfs, verifier
 from kvserving_operator.local.state import STARTING, STOPPING, PodState, ServiceDir, State
+
+from .machine import Machine
+from .support import Outcome
 
 
 @pytest.mark.parametrize("command", ["up", "render", "validate"])
@@ -48,6 +51,40 @@ def test_logs_of_a_service_that_does_not_run_are_said_to_be_of_an_earlier_run(
     directory.write(State("svc", "r", STARTING, {"url": None}, "python", "tiny", (), me))
     assert cli.run(["logs", "svc"]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", [["status"], ["verify"], ["logs"], ["down"], ["cache", "usage"]])
+def test_a_service_may_be_named_by_the_file_that_it_was_brought_up_from(
+    command: list[str], machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run([*command, machine.file()]) == 1
+    assert "service svc on this machine; there are: none; " in capsys.readouterr().err
+    assert cli.run([*command, machine.file(more="  decod: {}")]) == 1
+    assert "spec.decod: " in capsys.readouterr().err
+
+
+def test_verify_says_what_it_sends_probes_through(
+    directory: ServiceDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+
+    async def verify(state: State) -> Outcome:
+        said.append(capsys.readouterr().err)
+        return Outcome()
+
+    monkeypatch.setattr(verifier, "verify", verify)
+    monkeypatch.setattr(client, "check_again", lambda state: None)
+    pods = (
+        PodState("svc-decode-0", "decode", "127.1.2.4", 8000, ready=True, phase="Ready"),
+        PodState("svc-store-0", "store", "127.1.2.5", 8000, ready=True, phase="Ready"),
+        PodState("svc-router-0", "router", "127.1.2.6", 8000, phase="Restarting"),
+    )
+    me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+    directory.create()
+    directory.write(State("svc", "r", "Degraded", {"url": None}, "python", "tiny", pods, me, updated=4e9))
+    assert cli.run(["verify", "svc"]) == 0
+    assert said == ["[  0.0s] sending probes through svc-decode-0, svc-router-0 (Restarting)\n"]
+    assert capsys.readouterr().out == "verified: by the test\n"
 
 
 @pytest.mark.parametrize(

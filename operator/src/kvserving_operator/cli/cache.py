@@ -22,17 +22,17 @@ def command() -> None:
 
 
 @command.command("usage")
-@click.argument("name")
+@click.argument("service", metavar="NAME|FILE")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
-def usage(name: str, output: str) -> int:
-    """Show hit rates by engine and tier of NAME, what L1 holds where workers own it, and its store by namespace."""
+def usage(service: str, output: str) -> int:
+    """Show hits of a service by engine and tier, what L1 holds where workers own it, and its store by namespace."""
     from ..local import cache
 
-    state = _running(name)
+    state = _running(service)
     counted, reached = cache.counted(state), cache.access(state)
     held = cache.ask(reached, "usage") if reached is not None else None
     if output == "json":
-        click.echo(json.dumps({"name": name, **asdict(counted), "store": held}, indent=2))
+        click.echo(json.dumps({"name": state.name, **asdict(counted), "store": held}, indent=2))
         return 0
     header = ("ENGINE", "TIER", "COUNTED", "ASKED", "HIT", "RATE")
     rows = [
@@ -56,17 +56,18 @@ def usage(name: str, output: str) -> int:
 
 
 @command.command("purge")
-@click.argument("name")
+@click.argument("service", metavar="NAME|FILE")
 @click.option("--namespace", required=True, help="The namespace to remove, as `usage` shows it.")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def purge(name: str, namespace: str, yes: bool) -> int:
-    """Remove one namespace from the store of NAME. Engines go on, and store again what they compute."""
+def purge(service: str, namespace: str, yes: bool) -> int:
+    """Remove one namespace from the store of a service. Engines go on, and store again what they compute."""
     from ..local import cache
     from ..local.errors import LocalError
 
-    reached = cache.access(_running(name))
+    state = _running(service)
+    reached = cache.access(state)
     if reached is None:
-        raise LocalError(f"{name} has no shared store (spec.cache.l2): there is nothing to remove")
+        raise LocalError(f"{state.name} has no shared store (spec.cache.l2): there is nothing to remove")
     if not yes and not _confirmed(reached, namespace):
         click.echo("nothing is removed")
         return 1
@@ -90,13 +91,14 @@ def _confirmed(reached: Access, namespace: str) -> bool:
     return click.confirm(f"Remove {namespace} ({what})?", err=True)
 
 
-def _running(name: str) -> State:
+def _running(service: str) -> State:
     from .platform import require_linux
 
     require_linux()
     from ..local import client
+    from .names import service_name
 
-    return client.running(name)
+    return client.running(service_name(service))
 
 
 def _about(about: dict[str, Any] | None) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .cluster_options import Target, cluster_options, object_name
+from .names import is_file
 
 if TYPE_CHECKING:
     from ..doctor.explain import Injected
@@ -76,7 +77,7 @@ def command(
         raise click.UsageError("--cluster and --machine are for calls without an object", ctx)
     if pythons:
         raise click.UsageError(f"{_PYTHONS}: leave them out with an object, or leave out {subject}", ctx)
-    if _is_file(subject):
+    if is_file(subject):
         if in_cluster:
             raise click.UsageError(f"{_CLUSTERS}: a FILE says by itself where it goes, leave them out", ctx)
         return _file(subject, site, only, output)
@@ -92,10 +93,6 @@ def command(
     return _elsewhere(subject, only, output)
 
 
-def _is_file(subject: str) -> bool:
-    return subject == "-" or "/" in subject or subject.endswith((".yaml", ".yml", ".json"))
-
-
 def _file(subject: str, site: str | None, only: str | None, output: str) -> int:
     from ..doctor import gather_object
     from . import files
@@ -106,7 +103,8 @@ def _file(subject: str, site: str | None, only: str | None, output: str) -> int:
     why = f", as {' and '.join(reading.resolved)} is relative to this machine" if local and site is None else ""
     told = f"  looked at for {where}{why}; `--site {other}` looks at it for {'a cluster' if local else 'this machine'}"
     site_of_it = "local" if local else "cluster"
-    return _object(gather_object.of_reading(reading, local=local), only, output, (told,), site_of_it)
+    lines = () if reading.serving is None else (told,)
+    return _object(gather_object.of_reading(reading, local=local), only, output, lines, site_of_it)
 
 
 def _service(name: str) -> State | None:

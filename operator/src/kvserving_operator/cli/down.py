@@ -19,14 +19,14 @@ def command(service: str | None, every: bool) -> int:
     from ..local import client
     from ..local.output import lasting
     from ..local.state import ServiceDir
-    from . import files
+    from .names import service_name
     from .summary import stopped
     from .view import progress
 
     if every == (service is not None):
         raise click.UsageError("give the name or file of one service, or --all")
     click.get_current_context().with_resource(lasting())
-    name = None if service is None else files.service_name(service)
+    name = None if service is None else service_name(service)
     if name is not None and client.is_stopped(ServiceDir(name)):
         click.echo(stopped(ServiceDir(name), already=True))
         return 0

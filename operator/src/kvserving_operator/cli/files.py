@@ -12,6 +12,7 @@ from ..api import load
 from ..api.faults import Fault
 from ..api.v1alpha1 import KVServing
 from ..local.errors import LocalError
+from .names import is_file
 
 
 class InvalidFile(LocalError):
@@ -44,7 +45,7 @@ def inspect(file: str) -> load.Reading:
     reading = load.inspect_file(Path(file), strict=True)
     if Path(file).is_dir():
         return load.Reading(None, (Fault("", f"{file} is a folder: name the files in it, such as {_inside(file)}"),))
-    if _is_name(file) and not Path(file).exists():
+    if not is_file(file) and not Path(file).exists():
         hint = (
             f"the command takes the file of an object, such as {file}.yaml; `kvserving status {file}` shows the service"
         )
@@ -75,12 +76,3 @@ def _standard_input() -> load.Reading:
 def shown(file: str) -> str:
     """How messages name the file."""
     return "standard input" if file == "-" else file
-
-
-def service_name(name_or_file: str) -> str:
-    """Name of a service from its name or from the file that was brought up."""
-    return name_or_file if _is_name(name_or_file) else read(name_or_file).metadata.name
-
-
-def _is_name(name_or_file: str) -> bool:
-    return not (name_or_file == "-" or "/" in name_or_file or name_or_file.endswith((".yaml", ".yml", ".json")))

@@ -8,14 +8,14 @@ _OWN_TERMINAL = "; a supervisor in the foreground tells its terminal"
 
 
 @click.command("logs")
-@click.argument("name")
+@click.argument("service", metavar="NAME|FILE")
 @click.argument("pod", required=False, metavar="[POD|ROLE|supervisor]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
 @click.option(
     "--tail", type=click.IntRange(min=0), default=50, show_default=True, metavar="N", help="Lines of each log."
 )
-def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
-    """Show the last lines of the logs of NAME: of all its pods, of one, of a role, or of the `supervisor`.
+def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
+    """Show the last lines of the logs of a service: of all its pods, of one, of a role, or of the `supervisor`.
 
     `supervisor` is the process that a service brought up with --detach runs in. The logs of a
     stopped service stay until it is brought up again.
@@ -31,7 +31,9 @@ def command(name: str, pod: str | None, follow: bool, tail: int) -> int:
     from ..local.client import BUSY
     from ..local.errors import UP, LocalError, there_are
     from ..local.state import ServiceDir, logged
+    from .names import service_name
 
+    name = service_name(service)
     logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
     if not logs and ServiceDir(name).taken:
         raise LocalError(BUSY.format(name=name))

@@ -8,15 +8,15 @@ import click
 
 
 @click.command("status")
-@click.argument("name", required=False)
+@click.argument("name", metavar="[NAME|FILE]", required=False)
 @click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", help="Form of the answer."
 )
 def command(name: str | None, output: str) -> int:
-    """Show the services of this user, or the one called NAME.
+    """Show the services of this user, or the one called NAME or brought up from FILE.
 
-    Exit status 1 when NAME has failed, or its supervisor was killed; 0 while it starts, serves or is degraded, and
-    without NAME.
+    Of one service, exit status 1 when it has failed or its supervisor was killed, 0 while it starts, serves or is
+    degraded; 0 of all.
     """
     from .platform import require_linux
 
@@ -24,7 +24,10 @@ def command(name: str | None, output: str) -> int:
     from ..local import client
     from ..local.errors import UP, LocalError
     from ..local.state import FAILED, LOST, starting
+    from .names import service_name
     from .summary import print_state
+
+    name = None if name is None else service_name(name)
 
     states = [state for d in client.find(name) if (state := client.current(d)) is not None]
     if name is not None and not states:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from ..local.state import State
 
 
 @click.command("verify")
-@click.argument("name")
-def command(name: str) -> int:
-    """Send probes through the engines and the router of NAME; exit status 1 and the reason when KV did not move.
+@click.argument("service", metavar="NAME|FILE")
+def command(service: str) -> int:
+    """Send probes through the engines and the router of a service; exit status 1 and the reason when KV did not move.
 
     An engine that takes connections and does not answer is given a minute for each of two requests.
     """
@@ -21,8 +26,10 @@ def command(name: str) -> int:
     from ..local.errors import LocalError, NoSuchService
     from ..local.state import STARTING, STOPPING
     from ..local.verifier import verify
-    from .view import waited_for
+    from .names import service_name
+    from .view import progress, waited_for
 
+    name = service_name(service)
     try:
         state = client.running(name)
     except NoSuchService as missing:
@@ -30,9 +37,17 @@ def command(name: str) -> int:
     if state.phase in (STARTING, STOPPING):
         awaited = waited_for(state) or "the verification"
         raise LocalError(f"{name} is {state.phase}, so nothing can be verified now: waiting for {awaited}")
-    outcome = asyncio.run(verify(state))
+    with progress(name) as view:
+        view.step(f"sending probes through {_through(state)}")
+        outcome = asyncio.run(verify(state))
     if outcome.ok != bool(state.verification and state.verification["ok"]):
         client.check_again(state)
     for line in outcome.lines():
         click.echo(line)
     return 0 if outcome.ok else 1
+
+
+def _through(state: State) -> str:
+    """The pods that the probes need, those that are not ready with their phase."""
+    pods = [pod for pod in state.pods if pod.role != "store"]
+    return ", ".join(pod.name if pod.ready else f"{pod.name} ({pod.phase})" for pod in pods)

@@ -47,7 +47,7 @@ def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
     """What a file holds, planned for a cluster or for this machine, whose model's files are looked at then."""
     serving, site = reading.serving, Site("local") if local else CLUSTER
     if serving is None:
-        return ObjectFacts("the object", "default", None, None, reading.faults)
+        return ObjectFacts("", "", None, None, reading.faults)
     known, model = _model(serving.spec.model) if local else (None, ())
     return replace(_planned(reading, serving, site, Observed(facts=known)), model=model)
 

@@ -108,7 +108,7 @@ def told(found: Sequence[Finding]) -> Iterator[str]:
 
 def object_lines(facts: ObjectFacts) -> Iterator[str]:
     """What the object is."""
-    head = f"{facts.name}  namespace {facts.namespace}"
+    head = f"{facts.name}  namespace {facts.namespace}" if facts.name else "no object was read"
     if facts.plan is not None:
         profile = facts.plan.profile
         head += f"  revision {facts.plan.revision[:8]}  vLLM {profile.engine_version} ({shown(profile.engine_image)})"
@@ -123,8 +123,9 @@ def object_lines(facts: ObjectFacts) -> Iterator[str]:
 
 def object_subject(facts: ObjectFacts, site: str) -> dict[str, Any]:
     """The same as JSON data; ``site`` is the one that it was looked at for, as ``--site`` names it."""
+    name, namespace = facts.name or None, facts.namespace or None
     said: dict[str, Any] = {
-        "object": {"name": facts.name, "namespace": facts.namespace, "site": site, "live": facts.live is not None}
+        "object": {"name": name, "namespace": namespace, "site": site, "live": facts.live is not None}
     }
     if facts.plan is not None:
         said["object"] |= {
