@@ -62,9 +62,9 @@ def test_what_is_wrong_with_a_service_is_told_with_the_command_that_helps() -> N
         FACTS, phase="Degraded", message="the disk is full", pods=(down, again), verified=False, proof="no KV"
     )
     found = told(bad)
-    assert "svc-prefill-0: it is Failed; it ended with exit status 1" in found["process-not-ready"]
+    assert "svc-prefill-0: it is Failed; its last exit: exit status 1" in found["process-not-ready"]
     assert "`kvserving logs svc svc-prefill-0`" in found["process-not-ready"]
-    assert "3 times; it ended with signal 9" in found["restarted"]
+    assert "3 times; its last exit: signal 9" in found["restarted"]
     assert "the disk is full" in found["service-message"]
     assert "svc: no KV" in found["not-verified"]
 
@@ -117,7 +117,7 @@ def test_each_sentence_of_a_supervisor_is_a_finding() -> None:
 @pytest.mark.parametrize(
     ("role", "number", "what", "why"),
     [
-        ("router", 1, "it was started again once; it ended with signal 9", "requests that went through it failed"),
+        ("router", 1, "it was started again once; its last exit: signal 9", "requests that went through it failed"),
         (
             "decode",
             2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvserving_operator import cli
-from kvserving_operator.local import client, procfs, verifier
+from kvserving_operator.cli import verify
+from kvserving_operator.local import procfs, verifier
 from kvserving_operator.local.state import STARTING, STOPPING, PodState, ServiceDir, State
 
 from .machine import Machine
@@ -63,17 +65,21 @@ def test_a_service_may_be_named_by_the_file_that_it_was_brought_up_from(
     assert "spec.decod: " in capsys.readouterr().err
 
 
-def test_verify_says_what_it_sends_probes_through(
+def test_verify_says_what_it_waits_for_when_it_takes_long(
     directory: ServiceDir, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = []
+    told: list[str] = []
 
-    async def verify(state: State) -> Outcome:
-        said.append(capsys.readouterr().err)
+    async def at_once(state: State) -> Outcome:
         return Outcome()
 
-    monkeypatch.setattr(verifier, "verify", verify)
-    monkeypatch.setattr(client, "check_again", lambda state: None)
+    async def late(state: State) -> Outcome:
+        async with asyncio.timeout(20):
+            while len(told) < 2:
+                await asyncio.sleep(0.01)
+                told.extend(capsys.readouterr().err.splitlines())
+        return Outcome()
+
     pods = (
         PodState("svc-decode-0", "decode", "127.1.2.4", 8000, ready=True, phase="Ready"),
         PodState("svc-store-0", "store", "127.1.2.5", 8000, ready=True, phase="Ready"),
@@ -81,9 +87,18 @@ def test_verify_says_what_it_sends_probes_through(
     )
     me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
     directory.create()
-    directory.write(State("svc", "r", "Degraded", {"url": None}, "python", "tiny", pods, me, updated=4e9))
+    proof = {"ok": True, "at": 1.0, "lines": ["verified"]}
+    directory.write(State("svc", "r", "Degraded", {"url": None}, "python", "tiny", pods, me, proof, updated=4e9))
+    monkeypatch.setattr(verifier, "verify", at_once)
     assert cli.run(["verify", "svc"]) == 0
-    assert said == ["[  0.0s] sending probes through svc-decode-0, svc-router-0 (Restarting)\n"]
+    assert capsys.readouterr() == ("verified: by the test\n", "")
+    monkeypatch.setattr(verifier, "verify", late)
+    for seconds in ("_FIRST_QUIET_SECONDS", "_QUIET_SECONDS"):
+        monkeypatch.setattr(verify, seconds, 0.05)
+    assert cli.run(["verify", "svc"]) == 0
+    assert {line.partition("] ")[2] for line in told} == {
+        "waiting for the probes through svc-decode-0, svc-router-0 (Restarting)"
+    }
     assert capsys.readouterr().out == "verified: by the test\n"
 
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from ..local.state import State
+    from ..local.supervisor import Verification
+    from .view import View
+
+_FIRST_QUIET_SECONDS = 3.0
+"""Seconds after which it is said what is waited for."""
+_QUIET_SECONDS = 30.0
+"""As that, from then on."""
 
 
 @click.command("verify")
@@ -20,8 +29,6 @@ def command(service: str) -> int:
     from .platform import require_linux
 
     require_linux()
-    import asyncio
-
     from ..local import client
     from ..local.errors import LocalError, NoSuchService
     from ..local.state import STARTING, STOPPING
@@ -38,13 +45,22 @@ def command(service: str) -> int:
         awaited = waited_for(state) or "the verification"
         raise LocalError(f"{name} is {state.phase}, so nothing can be verified now: waiting for {awaited}")
     with progress(name) as view:
-        view.step(f"sending probes through {_through(state)}")
-        outcome = asyncio.run(verify(state))
+        outcome = asyncio.run(_told(verify(state), f"waiting for the probes through {_through(state)}", view))
     if outcome.ok != bool(state.verification and state.verification["ok"]):
         client.check_again(state)
     for line in outcome.lines():
         click.echo(line)
     return 0 if outcome.ok else 1
+
+
+async def _told(verification: Awaitable[Verification], awaited: str, view: View) -> Verification:
+    """The outcome; what is waited for is said after some seconds, and every half minute."""
+    running = asyncio.ensure_future(verification)
+    patience = _FIRST_QUIET_SECONDS
+    while not (await asyncio.wait({running}, timeout=patience))[0]:
+        view.step(awaited)
+        patience = _QUIET_SECONDS
+    return running.result()
 
 
 def _through(state: State) -> str:

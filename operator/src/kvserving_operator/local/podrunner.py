@@ -167,7 +167,6 @@ class PodRunner:
                     self._set(WAITING)
                     await self._pause(self._policy.pause(failures))
         finally:
-            self._memory = 0
             self._set(ENDED)
             self.log.close()
 
@@ -211,6 +210,7 @@ class PodRunner:
             self.log.end()
             self.exit_code = process.ended.result()
             self._process = None
+            self._memory = 0
 
     async def _probe(self, session: aiohttp.ClientSession) -> tuple[str, bool]:
         """Probe for as long as the process is fine; the reason to end it, and whether it started too slowly."""

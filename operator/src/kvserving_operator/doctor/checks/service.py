@@ -57,7 +57,7 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             fix=f"`kvserving logs {facts.name} supervisor` has more",
         )
     for pod in facts.pods:
-        ended = f"; it ended with {pod.last_exit}" if pod.last_exit else ""
+        ended = f"; its last exit: {pod.last_exit}" if pod.last_exit else ""
         if not pod.ready and facts.phase not in _STARTING:
             yield error(
                 "process-not-ready",
