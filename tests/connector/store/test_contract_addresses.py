@@ -88,7 +88,7 @@ def test_an_address_with_a_password_is_refused_without_showing_it(kind: Kind) ->
 
 
 def test_a_kind_whose_example_is_a_path_is_not_opened_there(servers: ExitStack, tmp_path: Path) -> None:
-    kind = dataclasses.replace(KINDS[-1], schemes=("other",), example="other:///path", folder=False)
+    kind = dataclasses.replace(KINDS[-1], schemes=("other",), example="other:///path", folder=False, port=None)
     with pytest.raises(pytest.fail.Exception, match="other:///path is a path of this machine: give its line of KINDS"):
         address_of(kind, servers, tmp_path)
 
