@@ -110,17 +110,6 @@ def test_a_killed_engine_is_restarted_leaves_discovery_meanwhile_and_is_verified
     asyncio.run(go())
 
 
-def test_a_pod_that_waits_for_its_next_start_has_no_memory(directory: ServiceDir) -> None:
-    async def go() -> None:
-        async with Service(run_of(*full(), first_pause=2.0), directory) as service:
-            state = await service.until(lambda s: ready(s) and pod(s, "decode").memory > 0)
-            os.kill(pod(state, "decode").pid, signal.SIGKILL)
-            waits = await service.until(lambda s: pod(s, "decode").phase == "Restarting")
-            assert (pod(waits, "decode").pid, pod(waits, "decode").memory) == (None, 0)
-
-    asyncio.run(go())
-
-
 @pytest.mark.parametrize("session", ["same-session", "own-session"])
 def test_children_of_a_killed_engine_do_not_stay(directory: ServiceDir, session: str) -> None:
     async def go() -> None:
