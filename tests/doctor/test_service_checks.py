@@ -218,12 +218,14 @@ def test_the_command_takes_the_name_of_a_service_that_runs_here(
     assert cli.run(["doctor", "svc", "-n", "prod"]) == 3
     assert "there is no cluster to ask" in capsys.readouterr().err
     # One that does not run here may be in a cluster; where there is none, both are told.
-    assert cli.run(["doctor", "other"]) == 3
+    assert cli.run(["doctor", "other"]) == cli.run(["status", "other"]) == 1
     assert (
         "error: no service other runs on this machine (there are: svc; `kvserving up FILE` brings one up), and there "
         "is no cluster to ask: neither --kubeconfig nor KUBECONFIG is set, and ~/.kube/config does not exist. Name a "
         "kubeconfig, or a file of an object"
     ) in capsys.readouterr().err
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert cli.run(["doctor", "other"]) == 3, "a cluster that is named and cannot be asked may have it"
 
 
 @pytest.mark.parametrize("answer", ["[]", "3", '{"version": 3}'])

@@ -128,6 +128,7 @@ def _elsewhere(name: str, only: str | None, output: str) -> int:
     """Look for what does not run on this machine in the cluster; a failure says that it is not here either."""
     import asyncio
 
+    from ..doctor.connection import NoCluster
     from ..local.errors import UP, EnvironmentFault, LocalError, there_are
     from ..local.state import services
 
@@ -136,7 +137,9 @@ def _elsewhere(name: str, only: str | None, output: str) -> int:
     except LocalError as error:
         there = there_are([directory.name for directory in services()])
         here = f"no service {name} runs on this machine ({there}; {UP})"
-        kind = EnvironmentFault if isinstance(error, EnvironmentFault) else LocalError
+        # Where nothing names a cluster, a service of this machine is meant: the answer is no, as that of `status`.
+        unasked = isinstance(error, EnvironmentFault) and not isinstance(error, NoCluster)
+        kind = EnvironmentFault if unasked else LocalError
         raise kind(f"{here}, and {error}") from error
 
 

@@ -24,6 +24,10 @@ from ..local.errors import EnvironmentFault
 DEFAULT_KUBECONFIG = Path("~/.kube/config")
 
 
+class NoCluster(EnvironmentFault):
+    """Nothing on this machine names a cluster."""
+
+
 @dataclass(frozen=True)
 class Connection:
     """Requests to one cluster. ``namespace`` is the one asked for, else that of the context, else ``default``."""
@@ -70,7 +74,7 @@ def kubeconfig_of(option: str | None) -> str | None:
         return str(default)
     if SERVICE_ACCOUNT.is_dir():
         return None
-    raise EnvironmentFault(
+    raise NoCluster(
         f"there is no cluster to ask: neither --kubeconfig nor KUBECONFIG is set, and {DEFAULT_KUBECONFIG} does not "
         "exist. Name a kubeconfig, or a file of an object"
     )
