@@ -19,7 +19,6 @@ from kvserving_connector.core.tier_settings import (
     refuse,
     secondary_tiers_of,
 )
-from kvserving_connector.store.open import examples
 
 
 class Offload(StrEnum):
@@ -129,5 +128,8 @@ def _store(value: Any) -> Mapping[str, Any] | None:
         known = ", ".join(sorted(STORE_SETTINGS))
         raise ValueError(f"{where}.{name}: a store has no such setting; remove it, or use one of {known}")
     if not store.get("urls"):
+        # Settings are also read where the packages of stores are not.
+        from kvserving_connector.store.open import examples
+
         raise ValueError(f"{where}.urls: a store needs at least one address; write {examples()}")
     return store
