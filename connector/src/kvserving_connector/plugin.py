@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from kvserving_connector import last_words, model_path
+from kvserving_connector import command_line, last_words, model_path
 from kvserving_connector.compat import Unsupported
 from kvserving_connector.settings import logger
 from kvserving_connector.stopping import end_at_sigterm
@@ -26,6 +26,8 @@ CONNECTORS: dict[str, str] = {
 def register() -> None:
     """Register every connector class whose name vLLM does not know, and heed SIGTERM. Idempotent; imports no connector.
 
+    What vLLM's parser refuses of the command line, which it reads after this, is left for the pod's status.
+
     Raises Unsupported for an engine that was asked to run under kvcached and would run without it, and SystemExit with
     a sentence for one whose model is a path at which there is none.
 
@@ -35,6 +37,7 @@ def register() -> None:
     if lacking := model_path.missing(sys.argv):
         last_words.leave(lacking)
         raise SystemExit(f"{last_words.MARK}{lacking}")
+    command_line.tell_refusals()
     try:
         from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
     except ImportError as error:
