@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.control.bodies import children, planned, pod, stored
 
 from kvserving_operator.control.causes import why
-from kvserving_operator.control.pods import PodState
+from kvserving_operator.control.pods import PodState, pod_state
 from kvserving_operator.reasons import Reason
 
 
@@ -72,9 +73,28 @@ def test_what_an_engine_itself_wrote_at_its_end_is_not_shown() -> None:
     ("said", "reason"),
     [
         ('0/1 nodes are available: persistentvolumeclaim "models" not found.', Reason.CLAIM_MISSING),
+        ("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.", Reason.CLAIM_UNBOUND),
+        ("0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.", Reason.CLAIM_UNBOUND),
+        ('persistentvolumeclaim "models" bound to non-existent persistentvolume "pv-1".', Reason.CLAIM_UNBOUND),
+        ('0/1 nodes are available: persistentvolumeclaim "models" is being deleted.', Reason.CLAIM_MISSING),
         ("0/1 nodes are available: 1 Insufficient nvidia.com/gpu.", Reason.INSUFFICIENT_CAPACITY),
     ],
 )
 def test_a_pod_without_a_node_lacks_a_claim_or_room(said: str, reason: Reason) -> None:
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
     assert cause(waiting(conditions=[told]))[0] is reason
+
+
+def test_a_claim_without_a_volume_is_named() -> None:
+    said = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    mounts = [{"name": "m", "persistentVolumeClaim": {"claimName": "models"}}, {"name": "tmp", "emptyDir": {}}]
+    body = {
+        "metadata": {"name": "d", "uid": "u", "labels": {"kvserving.dev/role": "decode"}},
+        "spec": {"volumes": mounts},
+        "status": {"conditions": [told]},
+    }
+    plan = planned(stored()).plan
+    assert plan is not None
+    _, message = cause(replace(pod_state(body), revision=plan.revision))
+    assert message.startswith("pod d: no volume is bound to claim models: ")

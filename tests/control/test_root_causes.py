@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from tests.control.bodies import SPEC
-from tests.control.test_conditions import by_type, facts, with_pods
+from tests.control.test_conditions import by_type, facts, with_pods, with_workload, without_pods
 
 from kvserving_operator.control.facts import Facts, Transfer
+from kvserving_operator.control.failures import Problem
 from kvserving_operator.control.pods import PodState
 from kvserving_operator.reasons import Reason
 
@@ -106,3 +107,36 @@ def test_a_pod_that_ended_is_named_before_one_that_only_starts() -> None:
     starts, ended = [pod for pod in facts().view.pods if pod.role == "decode"]
     pods: list[PodState] = [replace(starts, ready=False), replace(ended, ready=False, **ENDED)]
     assert f"pod {ended.name}: container engine ended" in by_type(with_pods(facts(), *pods))["DecodeReady"].message
+
+
+@pytest.mark.parametrize("reason", [Reason.OWNED_BY_OTHER, Reason.APPLY_FAILED, Reason.FORBIDDEN])
+def test_what_no_waiting_mends_is_told_before_engines_that_load(reason: Reason) -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "decode")
+    found = by_type(replace(made, problems={("Service", "qwen"): Problem(reason, "the name is taken")}))
+    for told in ("Ready", "Stalled", "Degraded"):
+        assert (found[told].reason, found[told].message) == (reason, "Service qwen: the name is taken"), told
+
+
+@pytest.mark.parametrize(
+    ("changes", "stalled"),
+    [
+        ({"failing": "ImagePullBackOff"}, True),
+        ({"failing": "InvalidImageName"}, True),
+        ({"failing": "CrashLoopBackOff", "restarts": 2}, True),
+        ({"failing": "CrashLoopBackOff", "restarts": 1}, False),
+        ({"failing": "ErrImagePull"}, False),
+    ],
+)
+def test_a_pod_that_fails_for_good_blocks_progress(changes: dict[str, Any], stalled: bool) -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "decode", **changes)
+    found = by_type(made)
+    assert found["Ready"].reason is Reason.POD_FAILING
+    assert found["Stalled"].holds == stalled
+    assert (found["Stalled"].reason is Reason.POD_FAILING) == stalled
+    assert found["Reconciling"].status == "False"
+
+
+def test_pods_that_a_policy_refuses_block_progress() -> None:
+    refused = (("ReplicaFailure", "True", "FailedCreate", "pods is forbidden: violates PodSecurity"),)
+    found = by_type(without_pods(with_workload(facts(), "decode", ready=0, conditions=refused), "decode"))
+    assert (found["Stalled"].status, found["Stalled"].reason) == ("True", Reason.POD_FAILING)

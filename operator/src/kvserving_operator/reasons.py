@@ -41,6 +41,8 @@ class Reason(StrEnum):
     """No node has room for a pod."""
     CLAIM_MISSING = "ClaimMissing"
     """A claim that pods mount is not in the namespace."""
+    CLAIM_UNBOUND = "ClaimUnbound"
+    """A claim that pods mount has no volume: none was found or made, or it is lost."""
     QUOTA_EXCEEDED = "QuotaExceeded"
     """A quota of the namespace forbids a pod or a child."""
     HANDSHAKE_INCOMPATIBLE = "HandshakeIncompatible"

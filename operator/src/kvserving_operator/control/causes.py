@@ -19,8 +19,8 @@ def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
             detail = f" ({pod.failing_message})" if pod.failing_message else ""
             return Reason.POD_FAILING, f"pod {pod.name}: {pod.failing}{detail}"
     for pod in ours:
-        if (lacks := _CLAIM.search(pod.unschedulable)) is not None:
-            return Reason.CLAIM_MISSING, f"claim {lacks[1]} is not there: create it in this namespace"
+        if (claim := _of_claim(pod)) is not None:
+            return claim
         if pod.unschedulable:
             return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}"
     failure = child.workload.condition("ReplicaFailure")
@@ -40,8 +40,31 @@ def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
     return Reason.LOADING_MODEL, f"pod {late.name}: {late.last_end or 'the engine loads the model, or does not answer'}"
 
 
+def _of_claim(pod: PodState) -> tuple[Reason, str] | None:
+    """What a pod's claims lack, where it has no node because of them."""
+    if (lacks := _CLAIM.search(pod.unschedulable)) is not None:
+        return Reason.CLAIM_MISSING, f"claim {lacks[1]} is not there: create it in this namespace"
+    if (goes := _CLAIM_GOES.search(pod.unschedulable)) is not None:
+        return Reason.CLAIM_MISSING, f"claim {goes[1]} is being deleted: create it anew when it is gone"
+    if (lost := _CLAIM_LOST.search(pod.unschedulable)) is not None:
+        message = f"claim {lost[1]} is lost: its volume {lost[2]} is gone; delete the claim and create it anew"
+        return Reason.CLAIM_UNBOUND, message
+    if any(sentence in pod.unschedulable for sentence in _UNBOUND):
+        named = ", ".join(pod.claims) or "it mounts"
+        message = (
+            f"pod {pod.name}: no volume is bound to claim {named}: name a storage class that makes one, or create the "
+            f"volume ({pod.unschedulable})"
+        )
+        return Reason.CLAIM_UNBOUND, message
+    return None
+
+
 # Each attempt has another name.
 _POD = re.compile(r'^pods "[^"]*"')
+# As the scheduler words it.
+_UNBOUND = ("unbound immediate PersistentVolumeClaims", "didn't find available persistent volumes to bind")
+_CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]*)" bound to non-existent persistentvolume "([^"]*)"')
+_CLAIM_GOES = re.compile(r'persistentvolumeclaim "([^"]*)" is being deleted')
 _CLAIM = re.compile(r'persistentvolumeclaim "([^"]*)" not found')
 
 

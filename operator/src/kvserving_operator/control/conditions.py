@@ -61,6 +61,8 @@ _STUCK = frozenset(
         Reason.ROLLOUT_FAILED,
         Reason.INSUFFICIENT_CAPACITY,
         Reason.CLAIM_MISSING,
+        Reason.CLAIM_UNBOUND,
+        Reason.SECRET_MISSING,
         Reason.QUOTA_EXCEEDED,
     )
 )
@@ -227,6 +229,9 @@ def _causes(leaves: Sequence[Condition]) -> list[Condition]:
 def _ready(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Ready")
+    if (blocked := _blocked(facts)) is not None and (not causes or causes[0].reason in _WORKING):
+        # What only takes its time does not help against what nobody but a user can mend.
+        return Condition("Ready", "False", *blocked)
     if causes:
         former = facts.plan is not None and any(r != facts.revision for r in serving_revisions(facts))
         reason = Reason.ROLLING_OUT if former and causes[0].reason in _WORKING else causes[0].reason
@@ -307,13 +312,26 @@ def _progressing(facts: Facts, causes: Sequence[Condition]) -> Condition:
 def _stalled(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Stalled", status="True")
-    for (kind, name), found in sorted(facts.problems.items()):
-        if found.reason in _STUCK or (_absent(found) and kind in ENGINES):
-            return Condition("Stalled", "True", found.reason, f"{kind} {name}: {found.message}")
+    if (blocked := _blocked(facts)) is not None:
+        return Condition("Stalled", "True", *blocked)
     for leaf in causes:
-        if leaf.reason in _STUCK:
+        if leaf.reason in _STUCK or (leaf.reason is Reason.POD_FAILING and _fails_for_good(facts)):
             return Condition("Stalled", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
     return Condition("Stalled", "False", Reason.READY, "nothing blocks progress")
+
+
+def _blocked(facts: Facts) -> tuple[Reason, str] | None:
+    """The first problem with a child that no waiting mends."""
+    for (kind, name), found in sorted(facts.problems.items()):
+        if found.reason in _STUCK or (_absent(found) and kind in ENGINES):
+            return found.reason, f"{kind} {name}: {found.message}"
+    return None
+
+
+def _fails_for_good(facts: Facts) -> bool:
+    """Whether a pod fails in a way that another attempt does not mend, or pods are refused before they are there."""
+    failing = [pod for pod in facts.view.pods if pod.failing and not pod.ready and not pod.deleting]
+    return not failing or any(pod.fails_for_good for pod in failing)
 
 
 def _scaling(facts: Facts) -> tuple[Condition, ...]:

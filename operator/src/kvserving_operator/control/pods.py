@@ -22,6 +22,8 @@ _FAILING = frozenset(
         "RunContainerError",
     )
 )
+# One attempt may fail by the network or a node; these say that several have, or that none can succeed.
+_FOR_GOOD = frozenset(("ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"))
 NEVER_RAN = ("StartError", "ContainerCannotRun")
 """Ends whose message is the container runtime's own: there is no log that could say why."""
 LAST_WORDS = "KVServing: "
@@ -56,12 +58,19 @@ class PodState:
     """How often its containers were started again, in sum: each time another process took the pod's address."""
     leaves_by: float = 0.0
     """When the grace of its deletion is over, in Unix seconds; 0 where it is not being deleted."""
+    claims: tuple[str, ...] = ()
+    """Names of the claims that it mounts."""
     last_end: str = ""
     """How a container ended that is started again now, in words; empty where none is."""
 
     def without_version(self) -> PodState:
         """Return the pod without its resource version, for comparison."""
         return replace(self, version="")
+
+    @property
+    def fails_for_good(self) -> bool:
+        """Whether it fails, and another attempt is not likely to end otherwise."""
+        return bool(self.failing) and (self.failing in _FOR_GOOD or self.restarts >= _STARTS)
 
     @property
     def serving(self) -> bool:
@@ -98,6 +107,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         owner=owner.name if (owner := controller_of(metadata)) is not None else "",
         restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
         leaves_by=_seconds(metadata.get("deletionTimestamp")),
+        claims=_claims(body),
         last_end=_last_end(status),
     )
 
@@ -149,6 +159,11 @@ def _last_end(status: Mapping[str, Any]) -> str:
             words = last_words(last)
             return f"{named} and is started again{f': {words}' if words else ''}"
     return ""
+
+
+def _claims(body: Mapping[str, Any]) -> tuple[str, ...]:
+    mounted = (volume.get("persistentVolumeClaim") for volume in (body.get("spec") or {}).get("volumes") or ())
+    return tuple(str(claim.get("claimName") or "") for claim in mounted if claim)
 
 
 def _seconds(written: str | None) -> float:
