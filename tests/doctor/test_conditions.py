@@ -38,3 +38,34 @@ def test_the_way_out_of_a_condition_fits_its_reason(kind: str, reason: str, way_
         },
     )
     assert way_out in found(spoilt)[f"condition-{kind}"].fix
+
+
+@pytest.mark.parametrize(
+    ("suspend", "message", "way_out"),
+    [
+        (True, "spec.suspend stops all engines and routers", "set spec.suspend to false"),
+        (False, "no decode pod is asked for", "raise the replicas"),
+    ],
+)
+def test_what_is_suspended_is_not_waited_for(suspend: bool, message: str, way_out: str) -> None:
+    stopped = with_condition(FACTS, "DecodeReady", "False", "Suspended", message)
+    assert stopped.live is not None
+    body = {**stopped.live.body, "spec": {**stopped.live.body["spec"], "suspend": suspend}}
+    told = found(spoiled(stopped, body=body))["condition-DecodeReady"]
+    assert told.severity is Severity.INFO
+    assert told.fix.startswith(way_out)
+
+
+@pytest.mark.parametrize(
+    ("message", "way_out"),
+    [
+        ("0 of 1 decode pods are ready: pod a: ImagePullBackOff (no such image)", "`kubectl describe pod` has the"),
+        ("0 of 1 decode pods are ready: pod a: ErrImagePull", "`kubectl describe pod` has the"),
+        ("pod a: CrashLoopBackOff (container engine: StartError: no such file)", "the container never ran"),
+        ("pod a: CrashLoopBackOff (container engine: exit code 2)", "`kubectl logs --previous` says why it ends"),
+        ("pods cannot be created: FailedCreate: denied", "`kubectl logs` of the pod"),
+    ],
+)
+def test_the_way_out_of_a_failing_pod_fits_why_it_fails(message: str, way_out: str) -> None:
+    told = found(with_condition(FACTS, "DecodeReady", "False", "PodFailing", message))["condition-DecodeReady"]
+    assert told.fix.startswith(way_out)

@@ -12,7 +12,7 @@ from ...plan.types import Manifest
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
 from ..findings import Finding, Severity, error, info, warning
-from . import schema
+from . import pods, schema
 
 _PASSING = frozenset(
     {
@@ -110,15 +110,23 @@ def _conditions(live: Live) -> Iterator[Finding]:
         reason = str(condition.get("reason"))
         severity = Severity.INFO if reason in _PASSING or status == "Unknown" else Severity.ERROR
         known = Reason(reason) if reason in tuple(Reason) else None
-        fix = _FIXES.get(known) if known is not None else None
+        message = str(condition.get("message") or "")
+        fix = _way_out(live, known, message) if known is not None else ""
         yield Finding(
             severity,
             f"condition-{kind}",
             f"status.conditions[{kind}]",
-            f"{reason}: {condition.get('message', '')}",
+            f"{reason}: {message}",
             _COSTS[kind],
             fix or ("wait" if severity is Severity.INFO else "the operator's reference explains the reason"),
         )
+
+
+def _way_out(live: Live, reason: Reason, message: str) -> str:
+    if reason is Reason.SUSPENDED:
+        stopped = (live.body.get("spec") or {}).get("suspend")
+        return "set spec.suspend to false" if stopped else "raise the replicas of the role that has none"
+    return (pods.way_out(message) if reason is Reason.POD_FAILING else "") or _FIXES.get(reason, "")
 
 
 def _children(facts: ObjectFacts, live: Live) -> Iterator[Finding]:

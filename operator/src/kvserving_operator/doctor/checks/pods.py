@@ -25,15 +25,21 @@ _LIMITS = {
     "store": "lower spec.cache.l2.maxUsage, or raise spec.cache.l2.size, which the limit follows",
 }
 """The way out of too little memory of what is no engine."""
+_PULL = (
+    "`kubectl describe pod` has the registry's answer: check the image's name and the pull secret "
+    "(template.spec.imagePullSecrets)"
+)
 _WAITING = {
     "CrashLoopBackOff": "`kubectl logs --previous` says why it ends; the last lines are vLLM's",
-    "ImagePullBackOff": "check the image's name and the pull secret (template.spec.imagePullSecrets)",
-    "ErrImagePull": "check the image's name and the pull secret (template.spec.imagePullSecrets)",
+    "ImagePullBackOff": _PULL,
+    "ErrImagePull": _PULL,
     "InvalidImageName": "check spec.engine.image",
     "CreateContainerConfigError": "a Secret or ConfigMap, or a key of it, is missing: `kubectl describe pod` names it",
     "CreateContainerError": "`kubectl describe pod` has the runtime's error",
     "RunContainerError": "`kubectl describe pod` has the runtime's error",
 }
+
+_NEVER_RAN = "the container never ran, and has no log: the message is the runtime's; look at image and command"
 
 
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
@@ -101,8 +107,15 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
 
 def _way_out(state: PodState) -> str:
     if any(reason in state.failing_message for reason in NEVER_RAN):
-        return "the container never ran, and has no log: the message is the runtime's; look at image and command"
+        return _NEVER_RAN
     return _WAITING.get(state.failing, "`kubectl describe pod` says why")
+
+
+def way_out(message: str) -> str:
+    """The way out of what a condition's ``message`` says of a failing pod; empty where it names no known reason."""
+    if any(reason in message for reason in NEVER_RAN):
+        return _NEVER_RAN
+    return next((fix for reason, fix in _WAITING.items() if reason in message), "")
 
 
 def _out_of_memory(facts: ObjectFacts, pod: Body, container: str) -> Finding:
