@@ -55,6 +55,11 @@ def taken(child: Any) -> None:
     child["metadata"]["managedFields"].append(other)
 
 
+def aside(p: Any) -> None:
+    p["metadata"]["labels"]["kvserving.dev/role"] = "aside"
+    del p["metadata"]["ownerReferences"]
+
+
 def volume(p: Any, **source: Any) -> None:
     named = next(v for v in p["spec"]["volumes"] if v["name"] == "shm")
     named.clear()
@@ -197,6 +202,7 @@ CASES: dict[str, tuple[Callable[[], ObjectFacts], Severity, str, str]] = {
         lambda: pod("decode", lambda p: p["spec"]["containers"].append({"name": "istio-proxy"})),
         WARNING, "pod qwen-decode", "istio-proxy",
     ),
+    "pod-aside": (lambda: pod("decode", aside), WARNING, "pod qwen-decode", "(role aside) and belongs to no workload"),
     "no-node-fits": (
         lambda: spoiled(FACTS, nodes=(node("a", **{"rdma/hca": None}),)),
         ERROR, "Deployment qwen-decode", "rdma/hca 1 (most on a node: 0)",
@@ -322,6 +328,38 @@ def test_a_foreign_change_names_who_else_sets_fields() -> None:
     told = found(with_child(FACTS, "Deployment", "decode", edit))["workload-changed"]
     assert "UCX_TLS differs" in told.what
     assert "kubectl-edit" in told.what
+
+
+def test_what_others_add_to_a_workload_stays_and_the_way_out_names_it() -> None:
+    def add(child: Any) -> None:
+        env(child, "NCCL_DEBUG", "INFO")
+
+    def change(child: Any) -> None:
+        env(child, "UCX_TLS", "tcp")
+
+    added = with_child(FACTS, "Deployment", "decode", add)
+    name = next(
+        child for child in LIVE.children if child["kind"] == "Deployment" and "decode" in str(child["metadata"])
+    )
+    told = found(added)["workload-changed"]
+    assert "leaves what others add" in told.fix
+    assert f"take NCCL_DEBUG out with `kubectl edit deployment/{name['metadata']['name']} -n prod`" in told.fix
+    changed = found(with_child(FACTS, "Deployment", "decode", change))["workload-changed"]
+    assert "sets what it planned again" in changed.fix
+    assert "others add" not in changed.fix
+
+
+def test_the_way_out_of_a_changed_child_names_that_child() -> None:
+    told = found(with_child(FACTS, "Service", "router", taken))["child-changed"]
+    assert "`kubectl delete service/qwen -n prod`, and it is made anew" in told.fix
+
+
+def test_a_pod_put_aside_is_told_until_it_goes() -> None:
+    told = found(pod("decode", aside))["pod-aside"]
+    assert "`kubectl delete pod qwen-decode-" in told.fix
+    assert "kvserving.dev/role" in told.fix
+    going = with_pod(FACTS, "store", lambda p: p["metadata"].update(deletionTimestamp="now", ownerReferences=[]))
+    assert "pod-aside" not in found(going)
 
 
 def test_pods_are_not_compared_with_a_template_that_is_still_rolled_out() -> None:

@@ -146,7 +146,12 @@ def _pod(child: Mapping[str, Any], name: str) -> dict[str, Any]:
             for container in template["spec"]["containers"]
         ],
     }
-    metadata = {"name": name, "uid": f"uid-{name}", "labels": template["metadata"]["labels"]}
+    metadata = {
+        "name": name,
+        "uid": f"uid-{name}",
+        "labels": template["metadata"]["labels"],
+        "ownerReferences": [{"name": child["metadata"]["name"], "controller": True}],
+    }
     return {"metadata": metadata, "spec": template["spec"], "status": status}
 
 

@@ -28,11 +28,13 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             continue
         changes = _differences(_pod_spec(manifest), _pod_spec(child))
         if changes:
-            yield _changed(name_of(child), changes, _others(child))
+            added = _variables(main_container(_pod_spec(manifest)), main_container(_pod_spec(child)))[1]
+            yield _changed(child, facts.namespace, changes, added)
     for manifest in facts.plan.objects if facts.plan is not None and live.status else ():
         child = by_name.get(name_of(manifest)) if manifest["kind"] in _WHOLE else None
         if child is not None and not _as_applied(manifest, child):
-            yield _taken(child)
+            yield _taken(child, facts.namespace)
+    yield from _aside(facts, live)
     for child in live.children:
         if child.get("kind") in KINDS and _settled(child):
             for pod in live.pods:
@@ -40,16 +42,46 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
                     yield from _pod(pod, child)
 
 
-def _changed(where: str, changes: Sequence[str], others: Sequence[str]) -> Finding:
+def _changed(child: Body, namespace: str, changes: Sequence[str], added: Sequence[str]) -> Finding:
+    others = _others(child)
     whose = f" Fields of its spec are also set by {', '.join(others)}." if others else ""
+    fix = (
+        "compare the versions of operator and command; where they are equal, the operator sets what it planned again "
+        "within its resync, or its log says why it cannot"
+    )
+    if added:
+        named = _kubectl_name(child)
+        fix += (
+            f". It leaves what others add beside it: take {', '.join(added)} out with `kubectl edit {named} -n "
+            f"{namespace}`, or `kubectl delete {named} -n {namespace}`, which stops its pods, and it is made anew"
+        )
     return warning(
         "workload-changed",
-        where,
+        name_of(child),
         f"it is not what this version plans: {'; '.join(changes)}.{whose}",
         why="what runs was not checked, and the operator may be of another version or not come to write",
-        fix="compare the versions of operator and command; where they are equal, the operator undoes foreign changes "
-        "within its resync, or its log says why it cannot",
+        fix=fix,
     )
+
+
+def _kubectl_name(child: Body) -> str:
+    return f"{str(child['kind']).lower()}/{child['metadata']['name']}"
+
+
+def _aside(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+    for pod in live.pods:
+        metadata = pod.get("metadata") or {}
+        if "deletionTimestamp" in metadata or any(o.get("controller") for o in metadata.get("ownerReferences") or ()):
+            continue
+        yield warning(
+            "pod-aside",
+            f"pod {metadata.get('name')}",
+            f"it carries the object's label (role {role_of(pod) or 'none'}) and belongs to no workload, as a pod whose "
+            "labels were changed by hand",
+            why="it keeps its devices and memory, nobody drains or replaces it, and it outlives the object",
+            fix=f"when it is looked into, `kubectl delete pod {metadata.get('name')} -n {facts.namespace}`; or set its "
+            f"labels {labels.ROLE} and {labels.REVISION} back, and its workload takes it in again",
+        )
 
 
 def _as_applied(manifest: Mapping[str, Any], child: Body) -> bool:
@@ -61,7 +93,7 @@ def _as_applied(manifest: Mapping[str, Any], child: Body) -> bool:
     )
 
 
-def _taken(child: Body) -> Finding:
+def _taken(child: Body, namespace: str) -> Finding:
     others = ", ".join(_others(child)) or "somebody"
     policy = child.get("kind") == "NetworkPolicy"
     return warning(
@@ -71,8 +103,8 @@ def _taken(child: Body) -> Finding:
         why="the engines' side channels, which have no authentication, may be reached by every pod of the cluster"
         if policy
         else "requests may reach no router, or another one, while every pod is ready",
-        fix="the operator sets them again within its resync, or its conditions say why it cannot: then delete the "
-        "object, and it is made anew",
+        fix="the operator sets them again within its resync, or its conditions say why it cannot: then "
+        f"`kubectl delete {_kubectl_name(child)} -n {namespace}`, and it is made anew",
     )
 
 
