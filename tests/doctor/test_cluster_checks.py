@@ -145,6 +145,11 @@ def test_what_a_cluster_lacks_is_told(check: str, changes: dict[str, Any], sever
     assert told[check].fix
 
 
+@pytest.mark.parametrize("kinds", [frozenset(), frozenset({(API_VERSION, KIND)})])
+def test_crds_are_applied_as_they_are_upgraded_server_side(kinds: frozenset[tuple[str, str]]) -> None:
+    assert "`kubectl apply --server-side -f crds/`" in of_cluster(kinds=kinds)["crd-missing"].fix
+
+
 def test_the_version_of_an_operator_is_that_of_its_image_where_the_tag_tells_it() -> None:
     body = operator()
     (container,) = body["spec"]["template"]["spec"]["containers"]

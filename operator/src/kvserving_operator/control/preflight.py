@@ -63,7 +63,9 @@ async def installed(kube: Kube) -> Installed:
         if "/" not in str(entry.get("name"))
     }
     if (API_VERSION, KIND) not in present:
-        raise CrdMissing(f"the cluster has no {KIND} ({API_VERSION}): apply the CRDs first (kubectl apply -f crds/)")
+        raise CrdMissing(
+            f"the cluster has no {KIND} ({API_VERSION}): apply the CRDs first (kubectl apply --server-side -f crds/)"
+        )
     kinds = {(resource.api_version, resource.kind) for resource in CHILDREN}
     return Installed(frozenset(kinds & present), frozenset(kinds - present))
 

@@ -121,5 +121,5 @@ def refused(server: str, failure: ApiFailure) -> EnvironmentFault:
     if failure.status == 403:
         return EnvironmentFault(f"you may not {failure.what}: ask for the right to")
     if failure.kind_missing:
-        return EnvironmentFault(f"the cluster has no {KIND}: install the CRD (`kubectl apply -f crds/`)")
+        return EnvironmentFault(f"the cluster has no {KIND}: install the CRD (`kubectl apply --server-side -f crds/`)")
     return EnvironmentFault(describe(failure))

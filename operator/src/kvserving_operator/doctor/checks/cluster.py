@@ -75,7 +75,7 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
             f"CustomResourceDefinition {KIND}",
             f"the cluster has no {KIND} of {API_VERSION}",
             why="no object can be created, and the operator does not start",
-            fix="`kubectl apply -f crds/`, or the chart with crds.install",
+            fix="`kubectl apply --server-side -f crds/`, or the chart with crds.install",
         )
         return
     yield from schema.findings(facts.schema)
@@ -85,7 +85,7 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
             f"CustomResourceDefinition {ROLE.kind}",
             f"the cluster has no {ROLE.kind} of {ROLE.api_version}",
             why="a role with autoscaling keeps its number of engines",
-            fix="`kubectl apply -f crds/`, or the chart with crds.install",
+            fix="`kubectl apply --server-side -f crds/`, or the chart with crds.install",
         )
     absent = [r for r in CHILDREN if r.optional]
     absent = [r for r in absent if (r.api_version, r.kind) not in facts.kinds]

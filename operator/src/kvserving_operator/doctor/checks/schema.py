@@ -26,7 +26,8 @@ def findings(published: Body | None) -> Iterator[Finding]:
             f"CustomResourceDefinition {KIND}",
             f"it lacks {', '.join(missing[:_MOST])}{more}",
             why="the apiserver drops these fields from objects without an error, and from the status",
-            fix="apply the CRD of this version: `kubectl apply -f crds/`, or upgrade the chart with crds.install",
+            fix="apply the CRD of this version: `kubectl apply --server-side -f crds/`, or upgrade the chart with "
+            "crds.install",
         )
     extra = sorted(path for path in theirs - ours if path.rpartition(".")[0] in ours | {""})
     if extra:
