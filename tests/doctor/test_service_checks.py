@@ -166,10 +166,13 @@ def test_counters_are_judged_as_in_a_cluster_and_by_the_roles_that_run() -> None
 
 class _Answers(BaseHTTPRequestHandler):
     version = '{"version": "0.32.0"}'
+    metrics = METRICS
+    kind = "text/plain"
 
     def do_GET(self) -> None:
-        found = {"/metrics": METRICS, "/version": self.version}.get(self.path)
+        found = {"/metrics": self.metrics, "/version": self.version}.get(self.path)
         self.send_response(200 if found else 404)
+        self.send_header("Content-Type", self.kind)
         self.end_headers()
         self.wfile.write((found or "").encode())
 
@@ -250,6 +253,27 @@ def test_what_answers_otherwise_than_it_should_is_told_and_is_no_failure(
     assert "decode-recomputes" in found, "the counters are read all the same"
     assert found["not-looked-at"]["where"] == "the engines' Python"
     assert f"{gone} does not run as Python" in found["not-looked-at"]["what"]
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "text", "asked", "came"),
+    [
+        ("version", "<html>s3cr3t</html>", "GET /version", "200 of text/html, which is no JSON"),
+        ("version", "[" * 100_000, "GET /version", "200 of text/html, which is no JSON"),
+        ("metrics", "<html>s3cr3t", "GET /metrics", "200 of text/html, which is no Prometheus text"),
+        ("metrics", "", "GET /metrics", "404 of text/html, which is no Prometheus text"),
+    ],
+)  # fmt: skip
+def test_an_answer_of_another_kind_is_told_by_what_was_asked_and_what_came(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoilt: str, text: str, asked: str, came: str
+) -> None:
+    monkeypatch.setenv("KVSERVING_STATE_DIR", str(tmp_path))
+    monkeypatch.setattr(_Answers, spoilt, text)
+    monkeypatch.setattr(_Answers, "kind", "text/html")
+    pods = (PodState("svc-decode-0", "decode", "127.0.0.1", port, ready=True, phase="Ready"),)
+    state = State("svc", "r", "Ready", {"url": None}, sys.executable, "tiny", pods, {}, updated=4e9)
+    (unread,) = asyncio.run(gather_service.of_service(state)).unread
+    assert unread.reason == f"the counters cannot be read: {asked} of port {port} gave an answer {came}"
 
 
 def test_what_does_not_answer_in_time_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

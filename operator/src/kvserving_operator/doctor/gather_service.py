@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import aiohttp
 
@@ -17,8 +19,20 @@ from ..verify.legs import connection_failure
 from .facts import Engine, Process, Series, ServiceFacts, Unread
 from .gather_machine import disk_free
 
+T = TypeVar("T")
 _SECONDS = 10.0
 _ENGINES = ("prefill", "decode")
+
+
+async def _read(answer: aiohttp.ClientResponse, kind: str, parse: Callable[[str], T]) -> T:
+    """What ``parse`` makes of an answer. Raises ``ValueError`` with what was asked and what came, none of its text."""
+    try:
+        if answer.status == 200:
+            return parse(await answer.text())
+    except (ValueError, RecursionError):
+        pass
+    came = f"an answer {answer.status} of {answer.content_type}"
+    raise ValueError(f"GET {answer.url.path} of port {answer.url.port} gave {came}, which is no {kind}")
 
 
 async def of_service(state: State) -> ServiceFacts:
@@ -32,10 +46,10 @@ async def of_service(state: State) -> ServiceFacts:
             try:
                 async with asyncio.timeout(_SECONDS):
                     async with session.get(f"{url}/metrics") as answer:
-                        series = Series.parse(await answer.text())
+                        series = await _read(answer, "Prometheus text", Series.parse)
                     async with session.get(f"{url}/version") as answer:
-                        said = json.loads(await answer.text()) if answer.status == 200 else None
-            except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError) as error:
+                        said = await _read(answer, "JSON", json.loads) if answer.status == 200 else None
+            except (aiohttp.ClientError, TimeoutError, ValueError) as error:
                 late = isinstance(error, TimeoutError)
                 reason = f"no answer within {_SECONDS:.0f} s" if late else connection_failure(error)
                 fix = f"`kvserving status {state.name}` shows whether it runs"
