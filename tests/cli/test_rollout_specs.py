@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.cli.rollouts import config_map, failed, revision, rolling, served, spec, unreadable
+from tests.cli.rollouts import condition, config_map, failed, revision, rolling, served, spec, unreadable
 
 from kvserving_operator.cli import rollout_specs as specs
 from kvserving_operator.local.errors import LocalError
@@ -70,6 +70,30 @@ def test_without_knowing_which_revision_the_present_spec_is_nothing_is_guessed()
     body["status"]["revision"] = revision(SECOND)
     with pytest.raises(LocalError, match=r"has not planned the present spec of qwen.* --to-revision; there are: "):
         undone(body, ALL)
+
+
+def failing(reason: str) -> dict[str, Any]:
+    """An object whose engines were changed in place, and are not ready for ``reason``."""
+    body = served(THIRD)
+    body["status"]["conditions"].append(condition("DecodeReady", "False", reason))
+    return body
+
+
+def test_a_failure_in_place_is_no_reason_to_guess_which_former_revision_served() -> None:
+    with pytest.raises(LocalError) as error:
+        undone(failing("PodFailing"), ALL)
+    said = str(error.value)
+    assert said.startswith("engines of qwen fail (DecodeReady: PodFailing), and no other revision is coming up")
+    assert "of a change in place, which undo does not take back. Edit it back" in said
+    assert f"name one with --to-revision; there are: {revision(THIRD)[:8]} (serving), " in said
+    assert undone(failing("PodFailing"), ALL, revision(FIRST)) == FIRST
+
+
+def test_engines_that_only_start_or_fail_in_a_rollout_leave_the_default_as_it_is() -> None:
+    assert undone(failing("LoadingModel"), ALL) == SECOND
+    body = rolling(FIRST, THIRD)
+    body["status"]["conditions"].append(condition("DecodeReady", "False", "PodFailing"))
+    assert undone(body, ALL) == FIRST
 
 
 def test_a_revision_is_named_by_its_first_digits_and_unknown_ones_list_those_kept() -> None:

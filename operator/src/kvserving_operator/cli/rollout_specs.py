@@ -20,6 +20,7 @@ from ..plan import check, labels
 from ..plan.context import make_context
 from ..plan.history import SPEC_KEY
 from ..plan.types import CLUSTER, Observed
+from ..reasons import Reason
 
 Body = Mapping[str, Any]
 SHORT = 8
@@ -28,6 +29,12 @@ _ROLES = ("prefill", "decode")
 _SECTIONS = ("model", "engine", "router", *_ROLES)
 """Parts of a kept spec that are looked into before it is checked: whoever may write ConfigMaps may have changed it."""
 _NUMBERS = ("replicas", "autoscaling")
+_OF_ENGINES = ("PrefillReady", "DecodeReady")
+_COMING = (
+    *(Reason.STARTING, Reason.LOADING_MODEL, Reason.ROLLING_OUT),
+    *(Reason.SUSPENDED, Reason.CONFLICT, Reason.WAITING_FOR_DELETION),
+)
+"""Reasons of engines that are not ready and do not fail."""
 _DEPTH = 64
 """Levels of a kept spec: what a spec holds of pod templates has some twenty."""
 _APPLIERS = {
@@ -66,7 +73,8 @@ class Present:
 
     ``revision`` is that of its spec, empty where the operator has not planned this spec (yet). ``serving`` are the
     revisions that serve, ``failed`` the one whose rollout failed. ``engine`` is the vLLM version and image that the
-    operator goes on with where a spec names neither.
+    operator goes on with where a spec names neither. ``fails`` says which engines of a spec fail while no other
+    revision comes up, and is empty otherwise.
     """
 
     name: str
@@ -77,6 +85,7 @@ class Present:
     serving: tuple[str, ...]
     failed: str
     engine: tuple[str | None, str | None]
+    fails: str = ""
 
 
 def present_of(body: Body) -> Present:
@@ -84,7 +93,8 @@ def present_of(body: Body) -> Present:
     metadata, status = body["metadata"], body.get("status") or {}
     rollout, engine = status.get("rollout") or {}, status.get("engine") or {}
     seen = int(status.get("observedGeneration") or 0) >= int(metadata.get("generation") or 0)
-    conditions = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or ()}
+    told_of = {condition.get("type"): condition for condition in status.get("conditions") or ()}
+    conditions = {kind: condition.get("status") for kind, condition in told_of.items()}
     told, updating = str(status.get("revision") or ""), str(status.get("updatingRevision") or "")
     serving = [str(known["revision"]) for known in rollout.get("sets") or () if known.get("traffic")]
     if told and conditions.get("Available") == "True":
@@ -98,7 +108,14 @@ def present_of(body: Body) -> Present:
         serving=tuple(dict.fromkeys(serving)),
         failed=str((rollout.get("failed") or {}).get("revision") or ""),
         engine=(engine.get("version"), engine.get("image")),
+        fails="" if updating or not seen else _failing(told_of),
     )
+
+
+def _failing(conditions: Mapping[Any, Body]) -> str:
+    found = ((kind, conditions[kind]) for kind in _OF_ENGINES if kind in conditions)
+    fails = ((k, c.get("reason")) for k, c in found if c.get("status") == "False" and c.get("reason") not in _COMING)
+    return ", ".join(f"{kind}: {reason}" for kind, reason in fails)
 
 
 def kept_of(body: Body, config_maps: Sequence[Body]) -> tuple[Kept, ...]:
@@ -158,7 +175,8 @@ def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
     """The kept spec to return to: ``wanted``, a revision or the digits it begins with, or the last that was good.
 
     That is one that serves beside the present spec's, else the newest that is neither the present spec's nor failed.
-    Raises ``LocalError`` with those that are kept where there is none, or several.
+    Raises ``LocalError`` with those that are kept where there is none, or several, and where engines fail without a
+    rollout: a change in place is not kept, and which former revision has served is not known.
     """
     if wanted is not None:
         found = [entry for entry in kept if entry.revision.startswith(wanted.lower())]
@@ -177,6 +195,12 @@ def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
         )
     if not able:
         raise LocalError(f"no former spec of {present.name} is kept; {_listed(kept, present)}")
+    if present.fails:
+        raise LocalError(
+            f"engines of {present.name} fail ({present.fails}), and no other revision is coming up: where they served"
+            f" before, the failure is of a change in place, which undo does not take back. Edit it back; which of the"
+            f" former revisions have served is not recorded: name one with --to-revision; {_listed(kept, present)}"
+        )
     return able[0]
 
 
