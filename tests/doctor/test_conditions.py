@@ -21,6 +21,7 @@ def test_a_condition_that_passes_is_no_error() -> None:
     ("kind", "reason", "way_out"),
     [
         ("DecodeReady", "EngineHung", "the operator replaces the engine"),
+        ("DecodeReady", "ClaimUnbound", "`kubectl describe pvc`"),
         ("DecodeReady", "PeerStale", "the operator replaces the engine"),
         ("ScalingReady", "MetricsUnavailable", "an adapter for custom metrics"),
         ("ScalingReady", "ScalerFailed", "`kubectl describe` the scaler"),
