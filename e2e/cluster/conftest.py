@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from e2e.cluster import machine, objects
-from e2e.cluster.images import ImageFailed
-from e2e.cluster.lane import Built, Lane, make
+from e2e.cluster.images import NEWER, ImageFailed
+from e2e.cluster.lane import Built, Lane, archives, make
 from e2e.cluster.packages import PackagesMissing
 from e2e.cluster.service import Served
 from e2e.controlplane.build import BuildFailed, ProgramsMissing
@@ -18,6 +18,7 @@ from e2e.local.real_model import NoEngine, engine_python, tiny_model
 
 _SECTION = "cluster"
 _BUILT = pytest.StashKey[Built]()
+_NEWER = pytest.StashKey[dict[str, Path]]()
 _UNAVAILABLE = pytest.StashKey[str]()
 _running: list[Lane] = []
 
@@ -36,6 +37,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         machine.fit()
         session.config.stash[_BUILT] = make(say=say)
+        if "newer" in used:
+            session.config.stash[_NEWER] = archives(NEWER, say=say)
     except (PackagesMissing, ProgramsMissing, machine.NotFit) as error:
         if os.environ.get("CI"):
             pytest.exit(f"CI never skips the cluster lane: {error}", returncode=1)
@@ -73,6 +76,13 @@ def lane(built: Built) -> Iterator[Lane]:
         yield found
         _running.remove(found)
     assert machine.left() == []
+
+
+@pytest.fixture(scope="session")
+def newer(request: pytest.FixtureRequest, lane: Lane) -> None:
+    """The cluster also has the images of the next version, to which tests upgrade."""
+    for archive in request.config.stash[_NEWER].values():
+        lane.node.load(archive)
 
 
 @pytest.fixture

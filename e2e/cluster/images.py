@@ -54,7 +54,6 @@ OPERATOR = Image(f"docker.io/kvserving/operator:{__version__}", ROOT / "images/o
 CONNECTOR = Image(f"docker.io/kvserving/connector:{__version__}", ROOT / "images/connector/Dockerfile")
 ROUTER = Image("docker.io/lightseekorg/smg:1.13.0", _STAND_INS / "router/Dockerfile")
 STORE = Image("docker.io/valkey/valkey:8.1", _STAND_INS / "valkey/Dockerfile")
-# Built on the first: the order counts.
 _NEXT_VERSION = versions.next_minor(__version__)
 NEXT = Image(
     f"docker.io/kvserving/operator:{_NEXT_VERSION}",
@@ -71,7 +70,10 @@ NEXT_PROTOCOL = Image(
     _STAND_INS / "next/Dockerfile",
     {**NEXT.arguments, "PROTOCOL": "2"},
 )
-ALL = (OPERATOR, CONNECTOR, ROUTER, STORE, NEXT, NEXT_CONNECTOR, NEXT_PROTOCOL)
+ALL = (OPERATOR, CONNECTOR, ROUTER, STORE)
+"""What every cluster has."""
+NEWER = (NEXT, NEXT_CONNECTOR, NEXT_PROTOCOL)
+"""What only tests of upgrades need. They are built on the first two: those come before."""
 
 
 class Builder:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.cluster import build, cgroups, objects, oci, packages
+from e2e.cluster import build, cgroups, images, lane, objects, oci, packages
 from e2e.cluster.images import ROOT
 from e2e.cluster.lane import exports
 from e2e.cluster.packages import PackagesMissing
+from e2e.controlplane import build as plane_build
 from e2e.controlplane.api import Api, Json
 from e2e.controlplane.build import ProgramsMissing, go_version
+from tests.chart import programs
 
 SBOM = ROOT / "images" / "sbom.py"
 
@@ -51,14 +53,32 @@ def test_the_page_names_the_version_of_go_that_is_needed() -> None:
         assert f"\ngo {wanted}" in module.read_text(), module
 
 
+def test_a_cluster_is_made_with_the_images_of_this_version_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[images.Image] = []
+
+    def archive(self: images.Builder, image: images.Image) -> Path:
+        asked.append(image)
+        return Path(image.name)
+
+    monkeypatch.setattr(images.Builder, "archive", archive)
+    for module, name in (
+        (packages, "require"), (build, "programs"), (plane_build, "programs"), (plane_build, "kubectl"),
+        (programs, "program"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, lambda *_, **__: Path())
+    made = lane.make()
+    assert made.archives == {image.name: Path(image.name) for image in asked}
+    assert asked == [images.OPERATOR, images.CONNECTOR, images.ROUTER, images.STORE]
+
+
 def test_a_shell_that_reads_the_exports_uses_the_cluster_and_keeps_its_programs(tmp_path: Path) -> None:
-    programs = [tmp_path / "with a space", tmp_path / "helm's"]
-    for name, folder in zip(("kubectl", "helm"), programs, strict=True):
+    folders = [tmp_path / "with a space", tmp_path / "helm's"]
+    for name, folder in zip(("kubectl", "helm"), folders, strict=True):
         folder.mkdir()
         (folder / name).write_text('#!/bin/sh\necho "$KUBECONFIG"\n')
         (folder / name).chmod(0o755)
     file = tmp_path / "env"
-    file.write_text(exports(tmp_path / "kube config", programs))
+    file.write_text(exports(tmp_path / "kube config", folders))
     command = ["sh", "-c", '. "$0" && kubectl && helm && cat "$0"', str(file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[:2] == [str(tmp_path / "kube config")] * 2

@@ -33,6 +33,7 @@ def version(lane: Lane) -> set[str]:
     }
 
 
+@pytest.mark.usefixtures("newer")
 def test_a_newer_operator_and_then_the_older_one_restart_no_engine(lane: Lane, operator: str, served: Served) -> None:
     served.wait("Ready")
     before = served.identities()

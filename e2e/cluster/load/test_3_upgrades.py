@@ -22,7 +22,7 @@ CONNECTOR = {"connector": {"image": {"tag": images.NEXT_CONNECTOR.tag}}}
 
 
 @pytest.fixture
-def upgraded(lane: Lane, ready: Served) -> Iterator[Lane]:
+def upgraded(lane: Lane, newer: None, ready: Served) -> Iterator[Lane]:
     """The lane, whose release is the present one again afterwards, with the engines that belong to it."""
     yield lane
     lane.install(command="upgrade")
