@@ -286,6 +286,9 @@ def test_a_second_release_of_a_namespace_shares_nothing(helm: Helm, defaults: li
 
     assert not names(defaults) & names(other)
     assert argument(other, "--lease-name") == ["second-kvserving-operator"]
+    # Why helm refuses a second release that does not say so.
+    crds = {("CustomResourceDefinition", f"{plural}.kvserving.dev") for plural in ("kvservings", "kvservingroles")}
+    assert names(defaults) & names(helm.template({"namespaces": ["b"]}, name="second")) == crds
 
 
 def test_the_notes_name_the_next_commands_up_to_a_request(helm: Helm) -> None:
