@@ -82,6 +82,22 @@ def test_keys_are_made_once_and_never_written_again(
     assert after["metadata"]["labels"]["someone"] == "else"
 
 
+def test_keys_deleted_by_hand_are_made_again_and_told(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start("--counters=0.5")
+    settle(plane, serving(namespace))
+    path = f"/api/v1/namespaces/{namespace}/secrets/qwen-keys"
+    former = plane.api.get(path)["metadata"]["uid"]
+    plane.api.delete(path)
+    plane.api.wait(path, lambda o: o is not None and o["metadata"]["uid"] != former, what="new keys", timeout=10)
+    eventually(
+        lambda: [e["reason"] for e in plane.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]],
+        lambda found: found.count("SecretRemade") == 1,
+        what="an event of it",
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "path"),
     [

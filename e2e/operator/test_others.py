@@ -52,6 +52,21 @@ def test_foreign_values_in_our_fields_are_restored_and_foreign_fields_stay(
     assert back["spec"]["minReadySeconds"] == 3
 
 
+def test_a_port_of_a_service_that_someone_edits_is_restored(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start()
+    obj = serving(namespace)
+    settle(plane, obj)
+    service = f"/api/v1/namespaces/{namespace}/services/qwen"
+    before = plane.api.get(service)["spec"]["ports"]
+    plane.api.merge(
+        service, {"spec": {"ports": [{**before[0], "port": 81}, *before[1:]]}}, fieldManager="kubectl-patch"
+    )
+    plane.api.wait(service, lambda o: o is not None and o["spec"]["ports"] == before, what="our ports", timeout=10)
+    wait_for(plane, obj, "Stalled", "False")
+
+
 def test_our_label_taken_from_a_child_comes_back(
     plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
 ) -> None:

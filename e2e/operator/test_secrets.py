@@ -29,7 +29,7 @@ def secret(plane: ControlPlane, namespace: str, name: str, **values: str) -> Non
     plane.api.apply({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values})
 
 
-def test_a_missing_secret_of_the_user_is_told_by_the_pods_and_its_arrival_heals(
+def test_a_missing_secret_of_the_user_is_told_and_its_arrival_heals(
     plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
 ) -> None:
     kubelet.script({"kvserving.dev/role": "prefill"}, NO_SECRET)
@@ -38,10 +38,13 @@ def test_a_missing_secret_of_the_user_is_told_by_the_pods_and_its_arrival_heals(
     plane.api.create(obj)
     found = plane.api.wait(
         path_of(namespace),
-        lambda o: condition(o, "PrefillReady").get("reason") == "PodFailing",
-        what="the pods' failure told",
+        lambda o: condition(o, "PrefillReady").get("reason") == "SecretMissing",
+        what="the missing Secret told",
     )
-    assert "CreateContainerConfigError" in condition(found, "PrefillReady")["message"]
+    assert condition(found, "PrefillReady")["message"] == (
+        f"Secret {namespace}/hub (spec.model.secretRef) is not there: create it with HF_TOKEN"
+    )
+    assert condition(found, "Stalled")["reason"] == condition(found, "Ready")["reason"] == "SecretMissing"
     secret(plane, namespace, "hub", HF_TOKEN=TOKEN)
     for name in pods(plane, namespace):
         if "prefill" in name:

@@ -97,6 +97,22 @@ def test_a_creation_that_was_sent_twice_is_known_as_ours(stage: Stage, monkeypat
     assert stage.apply().writes == 0
 
 
+def test_ports_of_a_service_that_cannot_be_merged_are_put_in_the_place_of_the_edited_ones(stage: Stage) -> None:
+    stage.apply()
+    live = stage.api.objects["Service", "prod", "qwen"]
+    wants = live["spec"]["ports"]
+    live["metadata"]["managedFields"] = []
+    live["spec"] = {**live["spec"], "ports": [{**wants[0], "port": 81}]}
+    stage.see("Service", "qwen")
+    stage.api.fail["apply", "Service"] = ApiFailure(422, "Invalid", "", "patch services", {})
+    outcome = stage.apply()
+    assert outcome.problems == {}
+    assert [w for w in stage.api.writes if w[1] == "Service"] == [
+        ("apply", "Service", "qwen"), ("adjust", "Service", "qwen"), ("apply", "Service", "qwen"),
+    ]  # fmt: skip
+    assert stage.api.objects["Service", "prod", "qwen"]["spec"]["ports"] == wants
+
+
 def test_an_update_names_the_uid_so_that_a_replaced_object_is_not_touched(stage: Stage) -> None:
     stage.apply()
     live = stage.api.objects["Service", "prod", "qwen"]

@@ -98,3 +98,28 @@ def test_a_claim_without_a_volume_is_named() -> None:
     assert plan is not None
     _, message = cause(replace(pod_state(body), revision=plan.revision))
     assert message.startswith("pod d: no volume is bound to claim models: ")
+
+
+def creating(reason: str) -> list[dict[str, Any]]:
+    return [container(0, state={"waiting": {"reason": reason}})]
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("ContainerCreating", "its container is not made yet (ContainerCreating): the image is pulled or a volume"),
+        ("PodInitializing", "its init containers have not ended"),
+    ],
+)
+def test_a_container_that_is_not_made_yet_does_not_pass_for_one_that_is_silent(reason: str, said: str) -> None:
+    assert cause(waiting(containerStatuses=creating(reason)))[1].startswith(f"pod d: {said}")
+
+
+def test_a_router_that_does_not_answer_is_told_from_one_without_engines() -> None:
+    plan = planned(stored()).plan
+    assert plan is not None
+    [router] = [c for c in children(stored()).values() if c.kind == "Deployment" and c.role == "router"]
+    silent = pod("r", "router", plan.revision, ready=False)
+    assert why(router, [silent]) == (Reason.STARTING, "pod r: it does not answer")
+    told = why(router, [silent], engines=False)
+    assert told == (Reason.STARTING, "pod r: it waits for engines, of which none takes requests")

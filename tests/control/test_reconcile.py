@@ -28,7 +28,7 @@ class Stage:
             "KVServing", {"metadata": {"namespace": "prod", "name": "qwen", "uid": "u1", "generation": 1}, "spec": SPEC}
         )
         self.store.put_serving(serving_of(self.body))
-        secrets = SecretKeeper(kube, lambda: 0.0)
+        self.secrets = secrets = SecretKeeper(kube, lambda: 0.0)
         self.reconciler = Reconciler(
             kube,
             self.store,

@@ -140,3 +140,19 @@ def test_pods_that_a_policy_refuses_block_progress() -> None:
     refused = (("ReplicaFailure", "True", "FailedCreate", "pods is forbidden: violates PodSecurity"),)
     found = by_type(without_pods(with_workload(facts(), "decode", ready=0, conditions=refused), "decode"))
     assert (found["Stalled"].status, found["Stalled"].reason) == ("True", Reason.POD_FAILING)
+
+
+def test_a_router_waits_for_engines_where_none_takes_requests() -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "decode")
+    made, _ = not_ready(made, "router")
+    assert by_type(made)["RouterReady"].message.endswith("it waits for engines, of which none takes requests")
+
+
+def test_a_secret_that_a_roles_pods_need_is_its_cause() -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED, spec={**SPEC, "router": {"apiKeySecretRef": "clients"}}), "router")
+    missing = Problem(Reason.SECRET_MISSING, "Secret prod/clients is not there", retry_after=5.0)
+    found = by_type(replace(made, problems={("Secret", "clients"): missing}))
+    assert (found["RouterReady"].reason, found["RouterReady"].message) == (missing.reason, missing.message)
+    assert found["DecodeReady"].holds
+    for told in ("Ready", "Stalled", "Degraded"):
+        assert found[told].reason is Reason.SECRET_MISSING, told

@@ -189,6 +189,7 @@ def test_a_missing_key_is_told() -> None:
         stage.secrets = None
         found = await stage.settle(stage.see("d"))
         assert (found.transfer.status, found.transfer.reason) == ("False", Reason.SECRET_MISSING)
+        assert found.transfer.message == "Secret qwen-keys does not exist: the operator makes it"
         assert stage.probes == []
 
     run(work)

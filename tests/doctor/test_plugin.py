@@ -93,6 +93,9 @@ def test_verify_needs_ready_engines_a_key_and_rights(
     server.forbidden.clear()
     server.objects["secrets"] = []
     assert kubectl("verify", "qwen") == 1
+    assert "Secret qwen-keys, whose key signs probes, does not exist" in capsys.readouterr().err
+    server.objects["secrets"] = [{"metadata": {"namespace": "prod", "name": "qwen-keys"}, "data": {}}]
+    assert kubectl("verify", "qwen") == 1
     assert "qwen-keys holds no signing key yet" in capsys.readouterr().err
     server.objects["kvservings"][0]["status"]["revision"] = "feed"
     assert kubectl("verify", "qwen") == 1

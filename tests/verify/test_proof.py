@@ -251,3 +251,10 @@ def test_every_engine_is_in_a_pair_and_no_pair_is_spare(prefills: int, decodes: 
 
 def test_every_cause_has_a_reason() -> None:
     assert {cause.reason for cause in Cause} <= set(Reason)
+
+
+def test_a_refused_signature_says_that_a_new_key_arrives_by_itself_before_anybody_restarts() -> None:
+    refused = replace(PROVED, delivery=delivery(refused="bad_signature", external_tokens=0, producer=None))
+    message = judge_pair(refused).sentence
+    assert "engines read the Secret again within about two minutes" in message
+    assert message.index("two minutes") < message.index("restart the one whose key is old")

@@ -92,7 +92,12 @@ async def _probe(connection: Connection, name: str, timeout: float) -> tuple[Ver
         router = None
     secret = Names(base_name(name), revision).keys
     found = await kube.get(SECRETS, namespace, secret)
-    signing = base64.b64decode(((found or {}).get("data") or {}).get("signing", "")).decode("ascii", "replace")
+    if found is None:
+        raise LocalError(
+            f"Secret {secret}, whose key signs probes, does not exist in namespace {namespace}: the operator makes it "
+            f"within a minute; `kubectl kvserving status {name}` shows what keeps it from that"
+        )
+    signing = base64.b64decode((found.get("data") or {}).get("signing", "")).decode("ascii", "replace")
     if not signing.strip():
         raise LocalError(f"Secret {secret} holds no signing key yet: the operator makes it")
 

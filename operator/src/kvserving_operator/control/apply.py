@@ -20,7 +20,7 @@ from . import children, scaling
 from .children import Action, Wanted
 from .contests import Contests
 from .failures import ApiFailure, Problem, problem
-from .kube import Kube
+from .kube import Json, Kube
 from .observe import Child, Key, Store, View, child_of
 from .permissions import resource_of
 from .rollouts import Adjustment, adjusting
@@ -38,6 +38,8 @@ class Outcome:
 
     writes: int = 0
     problems: dict[Identity, Problem] = field(default_factory=dict)
+    remade: list[str] = field(default_factory=list)
+    """Names of generated Secrets that were gone and are made anew."""
     unfinished: bool = False
     """Whether the time for one reconciliation ran out before every child was looked at."""
 
@@ -154,7 +156,6 @@ class Applier:
 
     async def _one(self, view: View, child: Wanted, live: Child | None, outcome: Outcome) -> None:
         key, uid = view.serving.key, view.serving.uid
-        resource = resource_of(child.api_version, child.kind)
         if live is None:
             live = await self._create(key, child, outcome)
             if live is None:
@@ -170,7 +171,7 @@ class Applier:
                     )
                     outcome.problems[child.identity] = Problem(Reason.CONFLICT, message, again=True, retry_after=pause)
                     return
-                body = await self._kube.apply(resource, _for(child.body, live), force=True)
+                body = await self._update(child, live, outcome)
                 outcome.writes += 1
                 self._note(key, child, child_of(body, child.api_version, child.kind))
                 log.info("updated %s", live)
@@ -180,6 +181,26 @@ class Applier:
                 outcome.problems[child.identity] = Problem(reason, message, again=True, retry_after=_WAIT_SECONDS)
             case _:
                 pass
+
+    async def _update(self, child: Wanted, live: Child, outcome: Outcome) -> Json:
+        """Apply ``child`` over ``live`` and return what is stored. Raises ``ApiFailure``.
+
+        The ports of a Service are merged by their numbers: one whose number was edited stays beside ours, and the two
+        have one name, which is refused. The list is then put in the place of the edited one first.
+        """
+        resource, body = resource_of(child.api_version, child.kind), _for(child.body, live)
+        try:
+            return await self._kube.apply(resource, body, force=True)
+        except ApiFailure as failure:
+            if child.kind != "Service" or failure.status != 422:
+                raise
+        ports = {
+            "metadata": {"uid": live.uid, "resourceVersion": live.version},
+            "spec": {"ports": child.body["spec"]["ports"]},
+        }
+        await self._kube.adjust(resource, live.namespace, live.name, ports)
+        outcome.writes += 1
+        return await self._kube.apply(resource, body, force=True)
 
     async def _create(self, key: Key, child: Wanted, outcome: Outcome) -> Child | None:
         """Create ``child`` and return ``None``; where its name is taken, return what has it, untouched.

@@ -10,8 +10,11 @@ from .observe import Child
 from .pods import PodState
 
 
-def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
-    """Return why a workload is not ready, the most specific cause first."""
+def why(child: Child, pods: Iterable[PodState], *, engines: bool = True) -> tuple[Reason, str]:
+    """Return why a workload is not ready, the most specific cause first.
+
+    ``engines``: whether there are any that a router could send requests to.
+    """
     assert child.workload is not None
     ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
     for pod in ours:
@@ -33,11 +36,23 @@ def why(child: Child, pods: Iterable[PodState]) -> tuple[Reason, str]:
         return Reason.ROLLOUT_FAILED, "no progress within the deadline (spec.rollout.progressDeadline)"
     late = next((pod for pod in ours if pod.last_end), ours[0] if ours else None)
     if child.role == "router":
-        return Reason.STARTING, f"pod {late.name}: {late.last_end or 'it does not answer yet'}" if late else ""
+        silent = "it does not answer" if engines else "it waits for engines, of which none takes requests"
+        return Reason.STARTING, f"pod {late.name}: {late.last_end or _unmade(late) or silent}" if late else ""
     if late is None:
         return Reason.LOADING_MODEL, "engines load the model"
+    if not late.last_end and (unmade := _unmade(late)):
+        return Reason.LOADING_MODEL, f"pod {late.name}: {unmade}"
     # A process that was ready and is stopped looks the same.
     return Reason.LOADING_MODEL, f"pod {late.name}: {late.last_end or 'the engine loads the model, or does not answer'}"
+
+
+def _unmade(pod: PodState) -> str:
+    """What a pod waits for whose containers have not begun; empty where they have."""
+    if pod.waiting == "PodInitializing":
+        return "its init containers have not ended"
+    if pod.waiting:
+        return f"its container is not made yet ({pod.waiting}): the image is pulled or a volume mounted"
+    return ""
 
 
 def _of_claim(pod: PodState) -> tuple[Reason, str] | None:

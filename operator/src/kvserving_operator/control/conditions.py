@@ -18,6 +18,7 @@ from .causes import why
 from .facts import Condition, Facts, serving_revisions, workload
 from .failures import Problem
 from .logs import redact
+from .named_secrets import named_by
 
 TYPES: Mapping[str, str] = {
     "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "
@@ -146,17 +147,25 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     if state.replicas < wanted and ready >= state.replicas and facts.rollout is not None:
         return not_ready(facts.rollout.reason, f"{summary}: {facts.rollout.message}")
     members = (role, labels.worker(role))
-    reason, detail = why(child, [pod for pod in facts.view.pods if pod.role in members and not pod.deleting])
+    engines = any(pod.role == "decode" and pod.revision == child.revision for pod in facts.serving)
+    ours = [pod for pod in facts.view.pods if pod.role in members and not pod.deleting]
+    reason, detail = why(child, ours, engines=engines)
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
 
 def _problem_of(facts: Facts, role: str) -> Problem | None:
-    """Return the first problem with a child that carries the label of ``role``; scalers have their own condition."""
+    """Return the first problem with a child that carries the label of ``role``, or with a Secret that its pods need.
+
+    Scalers have their own condition.
+    """
     for manifest in facts.plan.objects if facts.plan is not None else ():
         if manifest["metadata"]["labels"].get(labels.ROLE) == role and manifest["kind"] not in scaling.KINDS:
             found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
             if found is not None and not _optional(str(manifest["kind"]), found):
                 return found
+            for secret in sorted(named_by(manifest)):
+                if (found := facts.problems.get(("Secret", secret))) is not None:
+                    return found
     return None
 
 
@@ -229,8 +238,9 @@ def _causes(leaves: Sequence[Condition]) -> list[Condition]:
 def _ready(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Ready")
-    if (blocked := _blocked(facts)) is not None and (not causes or causes[0].reason in _WORKING):
-        # What only takes its time does not help against what nobody but a user can mend.
+    waits = not causes or causes[0].reason in _WORKING | {Reason.POD_FAILING}
+    if waits and (blocked := _blocked(facts)) is not None:
+        # What only takes its time does not help, and pods that fail may fail of it.
         return Condition("Ready", "False", *blocked)
     if causes:
         former = facts.plan is not None and any(r != facts.revision for r in serving_revisions(facts))

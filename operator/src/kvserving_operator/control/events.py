@@ -41,6 +41,11 @@ class EventKind(Enum):
     SUSPENDED = ("Suspended", "Normal", "The object was ready; `spec.suspend` stops its pods.")
     ROLLOUT_STARTED = ("RolloutStarted", "Normal", "A new revision comes up.")
     ROLLOUT_FINISHED = ("RolloutFinished", "Normal", "The new revision serves; the former one leaves.")
+    SECRET_REMADE = (
+        "SecretRemade",
+        "Warning",
+        "A Secret that the operator makes was gone and is made anew; pods read it again within about two minutes.",
+    )
     ENGINE_REPLACED = ("EngineReplaced", "Warning", "An engine hangs or cannot transfer; its pod is deleted.")
 
     @property

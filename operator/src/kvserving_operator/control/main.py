@@ -261,6 +261,7 @@ class Process:
             asyncio.create_task(watches.run(), name="watch"),
             asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
             asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
+            asyncio.create_task(secrets.watch(self._config.counters_seconds, self._queue.add), name="secrets"),
             asyncio.create_task(restarts.watch(min(_ACTIVITY_SECONDS, self._config.counters_seconds)), name="restarts"),
         }
         workers = {

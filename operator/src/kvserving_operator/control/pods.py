@@ -58,6 +58,8 @@ class PodState:
     """How often its containers were started again, in sum: each time another process took the pod's address."""
     leaves_by: float = 0.0
     """When the grace of its deletion is over, in Unix seconds; 0 where it is not being deleted."""
+    waiting: str = ""
+    """Why a container is not made yet, where it has not failed, such as ``ContainerCreating``."""
     claims: tuple[str, ...] = ()
     """Names of the claims that it mounts."""
     last_end: str = ""
@@ -107,6 +109,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         owner=owner.name if (owner := controller_of(metadata)) is not None else "",
         restarts=sum(container.get("restartCount") or 0 for container in status.get("containerStatuses") or ()),
         leaves_by=_seconds(metadata.get("deletionTimestamp")),
+        waiting="" if failing else _waiting(status),
         claims=_claims(body),
         last_end=_last_end(status),
     )
@@ -149,6 +152,13 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
                 said = f"{said}: exit code {last['exitCode']}"
             return (reason if reason in _FAILING else "CrashLoopBackOff"), said
     return "", ""
+
+
+def _waiting(status: Mapping[str, Any]) -> str:
+    for container in status.get("containerStatuses") or ():
+        if reason := ((container.get("state") or {}).get("waiting") or {}).get("reason"):
+            return str(reason)
+    return ""
 
 
 def _last_end(status: Mapping[str, Any]) -> str:

@@ -22,12 +22,14 @@ from . import children, drift, role_status, rollouts, scaling, status
 from .apply import Applier, Outcome
 from .conditions import conditions
 from .contests import Contests
-from .events import Recorder, transitions
+from .events import Event, EventKind, Recorder, transitions
 from .facts import Facts, Transfer
 from .failures import ApiFailure, Problem
 from .kube import Kube
+from .named_secrets import field_of, of_users
 from .observe import Key, Serving, Store, View, serving_of
 from .permissions import SERVING
+from .pods import PodState
 from .rollouts import Rollout, Rollouts
 from .secrets import SecretKeeper
 from .verification import Standing, Verifications, subjects
@@ -154,10 +156,12 @@ class Reconciler:
             self._rollouts.forget(former)
             self._kept.pop(former, None)
             self._engines.pop(former, None)
+            self._secrets.forget(former)
         if view is None:
             return Result("gone")
         if view.serving.deleting:
             self._verifications.forget(view.serving.uid)
+            self._secrets.forget(view.serving.uid)
             return Result("gone")
         self._uids[key] = view.serving.uid
         observed = observed_of(view, self.optional_kinds, self._engines.get(view.serving.uid))
@@ -185,6 +189,12 @@ class Reconciler:
         if any(pod.failing == "CreateContainerConfigError" for pod in view.pods):
             self._secrets.doubt(view.serving.uid)
         await self._secrets.ensure(view.serving, planned.generated_secrets, outcome)
+        if outcome.remade:
+            told = f"{', '.join(outcome.remade)}: it was gone and is made anew; pods read it again in about two minutes"
+            await self._recorder.send(view.serving, (Event(EventKind.SECRET_REMADE, told),))
+        if any(_waits(pod) for pod in view.pods):
+            needed = {name: (field_of(serving, name), keys) for name, keys in of_users(planned).items()}
+            await self._secrets.look_for(view.serving, needed, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
         await self._applier.adjust(view, rollout.adjustments, outcome)
         self._rollouts.note(view.serving.uid, outcome.problems)
@@ -278,6 +288,12 @@ class Reconciler:
             log.info("%s: %s", event.kind.reason, event.message)
         await self._recorder.send(stored, sent)
         return True, None
+
+
+def _waits(pod: PodState) -> bool:
+    """Whether a Secret that is missing may keep its containers from being made."""
+    held = pod.failing == "CreateContainerConfigError" or pod.waiting == "ContainerCreating"
+    return held and not pod.deleting
 
 
 def _last_transfer(last: Mapping[str, object]) -> Transfer | None:

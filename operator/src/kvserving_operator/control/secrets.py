@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import logging
+import random
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,13 +17,16 @@ from .apply import Outcome
 from .children import owner_reference
 from .failures import ApiFailure, Problem, problem
 from .kube import Kube
-from .observe import Serving
+from .observe import Key, Serving
 from .owners import controller_of
 from .permissions import SECRETS
 
 log = logging.getLogger(__name__)
 
 _TRUSTED_SECONDS = 60.0
+
+Needed = tuple[str, frozenset[str]]
+"""Where the spec names a Secret, and the keys that pods need of it."""
 
 
 class SecretKeeper:
@@ -31,6 +36,7 @@ class SecretKeeper:
         self._kube = kube
         self._now = now
         self._seen: dict[tuple[str, str], float] = {}
+        self._ensured: dict[tuple[str, str], Key] = {}
 
     async def ensure(self, serving: Serving, wanted: tuple[GeneratedSecret, ...], outcome: Outcome) -> None:
         """Create those of ``wanted`` that do not exist; note writes and problems in ``outcome``.
@@ -47,8 +53,56 @@ class SecretKeeper:
                 found = problem(failure)
             if found is None:
                 self._seen[known] = self._now()
+                self._ensured[known] = serving.key
             else:
                 outcome.problems["Secret", secret.name] = found
+
+    async def look_for(self, serving: Serving, needed: Mapping[str, Needed], outcome: Outcome) -> None:
+        """Note in ``outcome`` which Secrets of the user's are not there, or lack a key.
+
+        ``needed`` has by name where the spec names it, and the keys that pods need.
+        """
+        for name, (named, keys) in needed.items():
+            try:
+                live = await self._kube.get(SECRETS, serving.key.namespace, name)
+            except ApiFailure as failure:
+                outcome.problems["Secret", name] = problem(failure)
+                continue
+            where = f"Secret {serving.key.namespace}/{name} ({named})"
+            if live is None:
+                message = f"{where} is not there: create it{_with(keys)}"
+            elif missing := keys - set(live.get("data") or {}):
+                message = f"{where} lacks {', '.join(sorted(missing))}: add it"
+            else:
+                continue
+            outcome.problems["Secret", name] = Problem(Reason.SECRET_MISSING, message, retry_after=5.0)
+
+    async def watch(self, interval: float, enqueue: Callable[[Key], None]) -> None:
+        """See every ``interval`` seconds, for ever, whether what was made is still there; ``enqueue`` whose is not.
+
+        No watch tells of it: the operator may not list Secrets.
+        """
+        while True:
+            await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, no secret
+            await self.look(enqueue)
+
+    async def look(self, enqueue: Callable[[Key], None]) -> None:
+        """See once whether what was made is still there; ``enqueue`` the objects whose Secrets are not."""
+        for (uid, name), key in list(self._ensured.items()):
+            try:
+                gone = await self._kube.get(SECRETS, key.namespace, name) is None
+            except ApiFailure as failure:
+                log.debug("Secret %s/%s was not looked at: %s", key.namespace, name, failure)
+                continue
+            if gone and (uid, name) in self._ensured:
+                self.doubt(uid)
+                enqueue(key)
+
+    def forget(self, uid: str) -> None:
+        """Drop everything about the object ``uid``."""
+        self.doubt(uid)
+        for known in [known for known in self._ensured if known[0] == uid]:
+            del self._ensured[known]
 
     def doubt(self, uid: str) -> None:
         """Look again at the Secrets of the object ``uid`` when they are next asked for."""
@@ -67,6 +121,8 @@ class SecretKeeper:
             try:
                 await self._kube.create(SECRETS, _body(serving, secret))
                 outcome.writes += 1
+                if (serving.uid, secret.name) in self._ensured:
+                    outcome.remade.append(secret.name)
                 log.info("created Secret %s/%s", namespace, secret.name)
                 return None
             except ApiFailure as failure:
@@ -91,6 +147,10 @@ def _judge(serving: Serving, secret: GeneratedSecret, live: Mapping[str, Any]) -
         message = f"{where} lacks {', '.join(missing)}: delete it, and it is made anew"
         return Problem(Reason.SECRET_MISSING, message, retry_after=5.0)
     return None
+
+
+def _with(keys: frozenset[str]) -> str:
+    return f" with {', '.join(sorted(keys))}" if keys else ""
 
 
 def _body(serving: Serving, secret: GeneratedSecret) -> dict[str, Any]:

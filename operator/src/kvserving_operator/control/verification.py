@@ -242,7 +242,10 @@ class Verifications:
 
     async def _verify(self, key: Key, peers: Peers, subject: Subject) -> Transfer:
         try:
-            secret = await self._read_secret(key.namespace, subject.keys) or {}
+            secret = await self._read_secret(key.namespace, subject.keys)
+            if secret is None:
+                message = f"Secret {subject.keys} does not exist: the operator makes it"
+                return Transfer("False", Reason.SECRET_MISSING, message)
             keys = mark.keys_of(secret.get("signing", ""))
             api_key = None
             if subject.api_key is not None and peers.router is not None:

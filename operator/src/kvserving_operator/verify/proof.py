@@ -289,7 +289,10 @@ def _no_receipt(who: str, revision: str, seen: Counters | Failure | None, counte
 
 _WAYS_OUT = {
     "expired": ": lengthen spec.transfer.lease, or set the nodes' clocks, which differ",
-    "bad_signature": ": the roles hold different keys; restart the one whose key is old",
+    "bad_signature": (
+        ": the roles hold different keys; engines read the Secret again within about two minutes: "
+        "if it stays so, restart the one whose key is old"
+    ),
 }
 
 

@@ -1,0 +1,95 @@
+"""Secrets of the user's that pods cannot start without: found in the plan, and told where they are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.control.bodies import KEY, SPEC, planned, pod, stored
+from tests.control.test_reconcile import Stage
+
+from kvserving_operator.control.named_secrets import of_users
+from kvserving_operator.control.permissions import SERVING
+from kvserving_operator.reasons import Reason
+
+NAMING: dict[str, Any] = {
+    **SPEC,
+    "model": {"uri": "hf://Qwen/Qwen3-8B", "secretRef": "hub"},
+    "router": {"apiKeySecretRef": "clients"},
+    "cache": {"l2": {"type": "external", "url": "redis://store:6379", "secretRef": "store"}},
+}
+
+
+def test_the_secrets_of_a_plan_are_those_that_its_pods_cannot_start_without() -> None:
+    plan = planned(stored(NAMING)).plan
+    assert plan is not None
+    assert of_users(plan) == {
+        "clients": frozenset({"api-key"}),
+        "hub": frozenset({"HF_TOKEN"}),
+        "store": frozenset({"password"}),
+    }
+
+
+def with_router(stage: Stage, reason: str) -> dict[str, Any]:
+    """Let a router be at ``reason`` and reconcile; return the conditions by type."""
+    stage.body = {**stage.body, "spec": {**SPEC, "router": {"apiKeySecretRef": "clients"}}}
+    stage.store.put_serving(_serving(stage))
+    plan = planned(_serving(stage)).plan
+    assert plan is not None
+    state = {"name": "router", "ready": False, "state": {"waiting": {"reason": reason}}}
+    stage.store.put_pod(KEY, pod("qwen-router-x-1", "router", plan.revision, ready=False, containerStatuses=[state]))
+    stage.run()
+    stored_now = asyncio.run(stage.api.get(SERVING, "prod", "qwen"))
+    assert stored_now is not None
+    return {condition["type"]: condition for condition in stored_now["status"]["conditions"]}
+
+
+def _serving(stage: Stage) -> Any:
+    from kvserving_operator.control.observe import serving_of
+
+    return serving_of(stage.api.put("KVServing", stage.body))
+
+
+@pytest.mark.parametrize("reason", ["ContainerCreating", "CreateContainerConfigError"])
+def test_a_secret_that_is_missing_is_told_with_its_field(reason: str) -> None:
+    found = with_router(Stage(), reason)["RouterReady"]
+    assert found["reason"] == Reason.SECRET_MISSING
+    assert found["message"] == (
+        "Secret prod/clients (spec.router.apiKeySecretRef) is not there: create it with api-key"
+    )
+
+
+def test_a_secret_that_lacks_a_key_is_told_with_the_key() -> None:
+    stage = Stage()
+    stage.api.put("Secret", {"metadata": {"namespace": "prod", "name": "clients"}, "data": {"other": ""}})
+    found = with_router(stage, "ContainerCreating")["RouterReady"]
+    assert found["message"] == "Secret prod/clients (spec.router.apiKeySecretRef) lacks api-key: add it"
+
+
+def test_a_secret_that_is_there_is_no_problem() -> None:
+    stage = Stage()
+    stage.api.put("Secret", {"metadata": {"namespace": "prod", "name": "clients"}, "data": {"api-key": ""}})
+    assert with_router(stage, "ContainerCreating")["RouterReady"]["reason"] == Reason.STARTING
+
+
+def test_a_key_of_the_operators_that_was_deleted_is_made_again_and_told() -> None:
+    stage = Stage()
+    stage.run()
+    woken: list[Any] = []
+    asyncio.run(stage.secrets.look(woken.append))
+    assert woken == []
+    del stage.api.objects["Secret", "prod", "qwen-keys"]
+    asyncio.run(stage.secrets.look(woken.append))
+    assert woken == [KEY]
+    stage.run()
+    assert ("Secret", "prod", "qwen-keys") in stage.api.objects
+    events = [body for (kind, _, _), body in stage.api.objects.items() if kind == "Event"]
+    [told] = [event for event in events if event["reason"] == "SecretRemade"]
+    assert told["message"].startswith("qwen-keys: it was gone and is made anew")
+
+
+def test_a_key_that_is_made_the_first_time_is_no_event() -> None:
+    stage = Stage()
+    stage.run()
+    assert [name for verb, kind, name in stage.api.writes if kind == "Event"] == []
