@@ -79,3 +79,61 @@ def test_a_process_that_is_not_the_first_keeps_its_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     stopping.end_at_sigterm()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+ENGINE = """
+import os, signal, subprocess, sys, threading, time
+from kvserving_connector import stopping
+
+def load():  # as vLLM: the first signal is dropped, as where it waits for its ranks
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        print("dropped", flush=True)
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+assert os.getpid() == 1
+signal.signal(signal.SIGTERM, interrupt)
+if INSISTS:
+    assert stopping.insist()
+threading.Timer(0.2, os.kill, (1, signal.SIGTERM)).start()
+load()
+try:
+    time.sleep(WAIT)
+except KeyboardInterrupt:
+    sys.exit(143)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("insists", "wait", "status"), [(True, 60, 143), (False, 2 * stopping.INSIST_SECONDS, 7)])
+def test_an_engine_that_dropped_the_signal_gets_it_again(insists: bool, wait: float, status: int) -> None:
+    """The second case shows that nobody else repeats it. ``vllm`` stands in the command, as in that of an engine."""
+    if os.geteuid() != 0:
+        pytest.skip("a PID namespace of its own needs root")
+    code = ENGINE.replace("INSISTS", str(insists)).replace("WAIT", str(wait))
+    command = [*ALONE, "--mount-proc", sys.executable, "-c", code, "vllm"]
+    ended = subprocess.run(command, timeout=120, check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (status, "dropped\n"), ended.stderr
+
+
+@pytest.mark.parametrize("command", [b"/sbin/init\0", b"/pause\0"])
+def test_another_process_1_is_sent_nothing(tmp_path: Path, command: bytes) -> None:
+    assert not stopping.insist(init=process(tmp_path, command, TERM))
+    assert not stopping.insist(init=tmp_path / "missing")
+
+
+def test_the_signals_end_with_what_they_are_for() -> None:
+    sent: list[tuple[int, int]] = []
+    slept: list[float] = []
+
+    def kill(pid: int, number: int) -> None:
+        if len(sent) == 2:
+            raise ProcessLookupError
+        sent.append((pid, number))
+
+    stopping.main(sleep=slept.append, kill=kill)
+    assert sent == [(1, signal.SIGTERM)] * 2
+    assert slept == [stopping.INSIST_SECONDS] * 3

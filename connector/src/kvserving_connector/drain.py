@@ -5,7 +5,7 @@ for the lease of what it finished last. Never shorter than 3 s: a router needs t
 
 Of an engine whose requests get nothing for two minutes no more is expected: it hangs, or a pod of its group is gone.
 A pod that is a further part of an engine on several nodes asks the engine's leader, whose ranks need its own.
-An engine that has just been started is given the time to heed the signal that follows.
+An engine that has just been started is given the time to heed the signal that follows, which is repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from enum import Enum
 
 from kvserving_connector.core.policy import Role
 from kvserving_connector.settings import Settings
-from kvserving_connector.stopping import await_heed
+from kvserving_connector.stopping import await_heed, insist
 
 MIN_SECONDS = 3.0
 POLL_SECONDS = 0.5
@@ -167,6 +167,8 @@ def main(arguments: list[str] | None = None) -> int:
     sys.stdout.write("drained\n" if drained else "timeout: requests are still running\n")
     if not await_heed(HEED_SECONDS):
         sys.stdout.write("the engine does not handle SIGTERM\n")
+    if read(host, options.port) is Silence.GONE:
+        insist()
     return 0
 
 

@@ -2,12 +2,17 @@
 
 Linux drops a signal to process 1 that has no handler for it. vLLM handles SIGTERM once it serves: before, while it
 imports and loads for seconds to minutes, a pod that is deleted would hold its devices for its whole grace period.
+
+While it loads, vLLM's handler raises KeyboardInterrupt, which is dropped where vLLM waits for its ranks
+(``zmq_socket_ctx``, vLLM 0.32): the engine goes on, serves, and nobody sends the signal again. So
+``python -m kvserving_connector.stopping`` does, until the container ends.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +22,7 @@ from pathlib import Path
 INIT = Path("/proc/1")
 _CAUGHT = "SigCgt:"
 _POLL_SECONDS = 0.2
+INSIST_SECONDS = 5.0
 _STATUS = 128 + signal.SIGTERM
 
 
@@ -46,12 +52,47 @@ def await_heed(
     return True
 
 
+def insist(*, init: Path = INIT) -> bool:
+    """Have SIGTERM sent to process 1 every ``INSIST_SECONDS`` for as long as it is there, by a process left behind.
+
+    Return whether; there is none where process 1 is no engine. To be called of an engine that does not serve: it
+    has nothing that a second signal could break off.
+    """
+    try:
+        if not _is_engine(init):
+            return False
+    except OSError:
+        return False
+    nowhere = subprocess.DEVNULL
+    command = [sys.executable, "-m", "kvserving_connector.stopping"]
+    subprocess.Popen(command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True)  # noqa: S603
+    return True
+
+
+def main(sleep: Callable[[float], None] = time.sleep, kill: Callable[[int, int], None] = os.kill) -> None:
+    """Send the signals. Returns where there is no process 1 to send them to; the container's end ends this, too."""
+    while True:
+        sleep(INSIST_SECONDS)
+        try:
+            kill(1, signal.SIGTERM)
+        except OSError:
+            return
+
+
+def _is_engine(init: Path) -> bool:
+    return b"vllm" in (init / "cmdline").read_bytes()
+
+
 def _heeds(init: Path) -> bool:
     try:
-        if b"vllm" not in (init / "cmdline").read_bytes():
+        if not _is_engine(init):
             return True
         lines = (init / "status").read_text().splitlines()
     except OSError:
         return True
     masks = [int(line.removeprefix(_CAUGHT), 16) for line in lines if line.startswith(_CAUGHT)]
     return not masks or bool(masks[0] >> (signal.SIGTERM - 1) & 1)
+
+
+if __name__ == "__main__":
+    main()
