@@ -122,6 +122,10 @@ class Served:
             timeout=GONE_SECONDS,
         )
 
+    def log(self, pod: Json) -> str:
+        """Return what the engine of a pod has printed."""
+        return self.lane.kubectl("logs", "-n", self.namespace, pod["metadata"]["name"], "-c", "engine")
+
     @property
     def url(self) -> str:
         """Address of the Service, which kube-proxy serves on the node, too."""

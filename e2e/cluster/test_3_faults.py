@@ -8,6 +8,9 @@ from e2e.controlplane.api import Json
 from e2e.local.tiers import BLOCK
 from e2e.operator.objects import eventually, path_of
 
+RANKS = "Initializing a V1 LLM engine"
+"""What vLLM's first rank says once it runs: from then on process 1 waits for it."""
+
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(UP_SECONDS + 300)]
 
 
@@ -45,12 +48,16 @@ def test_a_decode_pod_that_is_deleted_is_missed_by_nobody(served: Served) -> Non
     assert gone["metadata"]["uid"] not in {pod["metadata"]["uid"] for pod in served.pods("decode")}
 
 
-def test_an_engine_that_still_loads_goes_at_once(served: Served) -> None:
+@pytest.mark.parametrize("moment", ["imports", "waits for its ranks"])
+def test_an_engine_that_does_not_serve_yet_goes_without_its_grace(served: Served, moment: str) -> None:
+    """In the second moment vLLM itself drops a first SIGTERM."""
     served.merge({"decode": {"replicas": 3}})
     [loading] = eventually(
         lambda: [pod for pod in served.pods("decode") if _loads(pod)], bool, what="an engine loads", timeout=60
-    )
+    )[:1]
     assert loading["spec"]["terminationGracePeriodSeconds"] > GONE_SECONDS, "it would not have gone before"
+    if moment != "imports":
+        eventually(lambda: served.log(loading), lambda log: RANKS in log, what="its ranks start", timeout=UP_SECONDS)
     served.delete_pod(loading)
     served.merge({"decode": {"replicas": 1}})
     served.wait("Ready")
