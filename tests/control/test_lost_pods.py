@@ -126,3 +126,48 @@ def test_the_status_says_so_with_the_first_look_after_the_pods_went() -> None:
         assert (stage.status["revision"], stage.status.get("updatingRevision")) == (before["revision"], None)
 
     run(work)
+
+
+def take(stage: Stage, role: str) -> str:
+    """Let a pod of a role be deleted by force; return its name."""
+    gone = next(pod for pod in stage.pods if pod.role == role)
+    metadata = gone.body["metadata"]
+    stage.pods.remove(gone)
+    stage.store.remove_pod(KEY, metadata["name"], metadata["uid"], "999")
+    return str(metadata["name"])
+
+
+def test_a_pod_that_served_and_went_is_named_until_its_successor_serves() -> None:
+    async def work() -> None:
+        stage = Stage()
+        await settle(stage)
+        assert stage.condition("Ready")[0] == "True"
+        name = take(stage, "decode")
+        for _ in range(2):
+            await stage.tick(1)
+            for told, status in (("Ready", "False"), ("Degraded", "True"), ("Progressing", "True")):
+                assert stage.condition(told)[:2] == (status, "PodLost"), told
+                assert f"1 of 2 decode pods are ready: pod {name} went, and nobody asked" in stage.condition(told)[2]
+            assert stage.condition("Stalled")[0] == "False"
+        await settle(stage)
+        assert (stage.condition("Ready")[0], stage.condition("Degraded")[0]) == ("True", "False")
+
+    run(work)
+
+
+def test_pods_that_go_because_fewer_are_asked_for_or_another_revision_comes_are_not_lost() -> None:
+    async def work() -> None:
+        stage = Stage()
+        await settle(stage)
+        for spec in (
+            {**SPEC, "decode": {"replicas": 1}},
+            {**SPEC, "decode": {"replicas": 2}},
+            {**SPEC, "decode": {"replicas": 2, "parallelism": {"tensor": 2}}},
+        ):
+            stage.change(spec)
+            for _ in range(40):
+                await stage.tick()
+                assert "PodLost" not in {stage.condition(name)[1] for name in ("Ready", "Degraded", "DecodeReady")}
+            assert stage.condition("Ready")[0] == "True"
+
+    run(work)

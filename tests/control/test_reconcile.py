@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.control.fake_api import FakeApi
 from kvserving_operator.control.apply import Applier
 from kvserving_operator.control.events import Recorder
 from kvserving_operator.control.failures import ApiFailure
-from kvserving_operator.control.observe import Store, serving_of
+from kvserving_operator.control.observe import Store, View, serving_of
 from kvserving_operator.control.reconcile import Reconciler, Result
 from kvserving_operator.control.secrets import SecretKeeper
 from kvserving_operator.control.verification import Verifications
@@ -49,6 +50,12 @@ class Stage:
         self.store.put_serving(serving_of(self.api.put("KVServing", body)))
 
     @property
+    def view(self) -> View:
+        found = self.store.view(KEY)
+        assert found is not None
+        return found
+
+    @property
     def statuses(self) -> int:
         return sum(verb == "status" for verb, _, _ in self.api.writes)
 
@@ -83,3 +90,29 @@ def test_a_status_that_is_refused_by_a_conflict_is_tried_again(stage: Stage) -> 
         stage.run()
     stage.run()
     assert stage.api.objects["KVServing", "prod", "qwen"]["status"]["observedGeneration"] == 1
+
+
+def test_nothing_is_said_of_an_object_whose_namespace_is_being_deleted(stage: Stage) -> None:
+    stage.run()
+    before = stage.statuses
+    causes = {"causes": [{"reason": "NamespaceTerminating"}], "name": "qwen"}
+    [service] = [child for child in stage.view.owned() if child.kind == "Service"]
+    del stage.api.objects["Service", "prod", service.name]
+    stage.store.remove_child(KEY, "Service", service.name, service.uid, service.version)
+    stage.api.fail["apply", "Service"] = ApiFailure(403, "Forbidden", "being terminated", "patch services", causes)
+    events = [write for write in stage.api.writes if write[1] == "Event"]
+    assert stage.run() == Result("gone")
+    assert stage.statuses == before
+    assert [write for write in stage.api.writes if write[1] == "Event"] == events
+
+
+def test_nothing_is_said_where_pods_are_refused_because_the_namespace_goes(stage: Stage) -> None:
+    stage.run()
+    before = stage.statuses
+    [decode] = [child for child in stage.view.owned() if child.kind == "Deployment" and child.role == "decode"]
+    assert decode.workload is not None
+    said = 'pods "x" is forbidden: unable to create new content in namespace prod because it is being terminated'
+    refused = replace(decode.workload, conditions=(("ReplicaFailure", "True", "FailedCreate", said),))
+    stage.store.put_child(KEY, replace(decode, version="999", workload=refused))
+    assert stage.run() == Result("gone")
+    assert stage.statuses == before

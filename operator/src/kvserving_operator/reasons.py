@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """The model is a folder that no volume of the pods has."""
     LOADING_MODEL = "LoadingModel"
     """Engines load weights."""
+    POD_LOST = "PodLost"
+    """An engine's pod that served is gone, and the one in its place does not serve yet."""
     INSUFFICIENT_CAPACITY = "InsufficientCapacity"
     """No node has room for a pod."""
     CLAIM_MISSING = "ClaimMissing"

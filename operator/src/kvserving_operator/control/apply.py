@@ -100,7 +100,8 @@ class Applier:
         for api_version, kind in ((m["apiVersion"], m["kind"]) for m in (manifest, target) if m and "apiVersion" in m):
             if (api_version, kind) in self.absent:
                 if api_version == API_VERSION:
-                    return f"the cluster has no kind {kind}: apply the CRDs of this release (kubectl apply -f crds/)"
+                    way_out = "apply the CRDs of this release (kubectl apply --server-side -f crds/)"
+                    return f"the cluster has no kind {kind}: {way_out}"
                 if kind == multinode.KIND:
                     role = manifest["metadata"]["labels"][labels.ROLE]
                     return (

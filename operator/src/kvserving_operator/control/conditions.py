@@ -53,6 +53,7 @@ _WORKING = frozenset(
         Reason.CONFLICT,
     )
 )
+_MENDS_ITSELF = _WORKING | {Reason.POD_LOST}
 _STUCK = frozenset(
     (
         Reason.INVALID_SPEC,
@@ -150,6 +151,9 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     engines = any(pod.role == "decode" and pod.revision == child.revision for pod in facts.serving)
     ours = [pod for pod in facts.view.pods if pod.role in members and not pod.deleting]
     reason, detail = why(child, ours, engines=engines)
+    if reason is Reason.LOADING_MODEL and (gone := facts.lost.get(role)):
+        went = f"pod {', '.join(gone)} went, and nobody asked for it"
+        return not_ready(Reason.POD_LOST, f"{summary}: {went}; in its place: {detail}")
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
 
@@ -238,7 +242,7 @@ def _causes(leaves: Sequence[Condition]) -> list[Condition]:
 def _ready(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Ready")
-    waits = not causes or causes[0].reason in _WORKING | {Reason.POD_FAILING}
+    waits = not causes or causes[0].reason in _MENDS_ITSELF | {Reason.POD_FAILING}
     if waits and (blocked := _blocked(facts)) is not None:
         # What only takes its time does not help, and pods that fail may fail of it.
         return Condition("Ready", "False", *blocked)
@@ -305,7 +309,7 @@ def _progressing(facts: Facts, causes: Sequence[Condition]) -> Condition:
         if found.again:
             return Condition("Progressing", "True", found.reason, f"{kind} {name}: {found.message}")
     for leaf in causes:
-        if leaf.reason in _WORKING:
+        if leaf.reason in _MENDS_ITSELF:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
     for revision in sets.revisions(facts.view):
         resting = facts.rollout is not None and facts.rollout.resting

@@ -65,6 +65,8 @@ class Facts:
     problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     transfer: Transfer | None = None
     rollout: Rollout | None = None
+    lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By role the pods that served and went although nobody asked for it."""
 
     def wanted(self, role: str, otherwise: int) -> int:
         """How many pods of a role are asked for, of all revisions together."""

@@ -57,6 +57,8 @@ class Problem:
     message: str
     again: bool = True
     retry_after: float = 0.0
+    terminating: bool = False
+    """Whether it is that the namespace is being deleted."""
 
 
 def problem(failure: ApiFailure) -> Problem:
@@ -69,7 +71,7 @@ def problem(failure: ApiFailure) -> Problem:
         case 403 if _quota(failure):
             return Problem(Reason.QUOTA_EXCEEDED, sentence, again, max(after, 5.0))
         case 403 if _terminating(failure):
-            return Problem(Reason.APPLY_FAILED, sentence, again, max(after, 5.0))
+            return Problem(Reason.APPLY_FAILED, sentence, again, max(after, 5.0), terminating=True)
         case _ if _denied(failure):
             return Problem(Reason.APPLY_FAILED, sentence, again, max(after, 5.0))
         case 401 | 403:

@@ -26,6 +26,7 @@ from .events import Event, EventKind, Recorder, transitions
 from .facts import Facts, Transfer
 from .failures import ApiFailure, Problem
 from .kube import Kube
+from .losses import Losses
 from .named_secrets import field_of, of_users
 from .observe import Key, Serving, Store, View, serving_of
 from .permissions import SERVING
@@ -141,6 +142,7 @@ class Reconciler:
         self._troubles = troubles
         self._uids: dict[Key, str] = {}
         self._contests = Contests()
+        self._losses = Losses()
         self._rollouts = Rollouts(watched_until)
         self._engines: dict[str, Engine] = {}
         self._kept: dict[str, tuple[Mapping[str, object], Mapping[str, object]]] = {}
@@ -157,6 +159,7 @@ class Reconciler:
             self._kept.pop(former, None)
             self._engines.pop(former, None)
             self._secrets.forget(former)
+            self._losses.forget(former)
         if view is None:
             return Result("gone")
         if view.serving.deleting:
@@ -196,6 +199,9 @@ class Reconciler:
             needed = {name: (field_of(serving, name), keys) for name, keys in of_users(planned).items()}
             await self._secrets.look_for(view.serving, needed, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
+        if _terminates(view, outcome):
+            # It goes with its namespace, where no event can be made any more either.
+            return Result("gone")
         await self._applier.adjust(view, rollout.adjustments, outcome)
         self._rollouts.note(view.serving.uid, outcome.problems)
         delays = [standing.again for standing in standings.values()]
@@ -211,6 +217,7 @@ class Reconciler:
             rollout=rollout,
             scaling=numbers,
         )
+        facts = replace(facts, lost=self._losses.see(facts))
         delays += [rollout.again, await self._settle(facts, planned, serving, rollout, outcome)]
         return Result(
             "changed" if outcome.writes else "unchanged",
@@ -288,6 +295,13 @@ class Reconciler:
             log.info("%s: %s", event.kind.reason, event.message)
         await self._recorder.send(stored, sent)
         return True, None
+
+
+def _terminates(view: View, outcome: Outcome) -> bool:
+    """Whether the namespace is being deleted, as far as refused children or pods tell."""
+    refused = (child.workload.condition("ReplicaFailure") for child in view.owned() if child.workload is not None)
+    pods = any(found is not None and "because it is being terminated" in found[2] for found in refused)
+    return pods or any(problem.terminating for problem in outcome.problems.values())
 
 
 def _waits(pod: PodState) -> bool:
