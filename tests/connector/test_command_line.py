@@ -66,6 +66,25 @@ def test_a_refused_command_line_is_told_with_its_flag_and_no_value(
     assert told == f"vLLM refuses its command line: {said}: correct spec.engine.args, or the args of the role"
 
 
+@pytest.mark.parametrize("argument", ["--no-such-flag", "--port"])
+def test_a_worker_whose_command_has_a_parser_below_another_says_so_too(
+    monkeypatch: pytest.MonkeyPatch, argument: str
+) -> None:
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    kept: list[str] = []
+    monkeypatch.setattr(FlexibleArgumentParser, "error", FlexibleArgumentParser.error)
+    monkeypatch.setattr(last_words, "leave", kept.append)
+    parser = FlexibleArgumentParser(prog="vllm")
+    make_arg_parser(parser.add_subparsers().add_parser("serve"))
+    command_line.tell_refusals()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["serve", "model", argument])
+    assert len(kept) == 1
+    assert argument in kept[0]
+
+
 def test_choices_are_told_and_the_one_that_was_given_is_not() -> None:
     message = f"argument --dtype: invalid choice: '{SECRET}' (choose from auto, half)"
     assert without_values(message) == "argument --dtype: invalid choice: *** (choose from auto, half)"
