@@ -90,7 +90,8 @@ def test_a_failure_in_place_is_no_reason_to_guess_which_former_revision_served()
 
 
 def test_engines_that_only_start_or_fail_in_a_rollout_leave_the_default_as_it_is() -> None:
-    assert undone(failing("LoadingModel"), ALL) == SECOND
+    for reason in ("LoadingModel", "PodLost"):
+        assert undone(failing(reason), ALL) == SECOND
     body = rolling(FIRST, THIRD)
     body["status"]["conditions"].append(condition("DecodeReady", "False", "PodFailing"))
     assert undone(body, ALL) == FIRST

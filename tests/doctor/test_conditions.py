@@ -22,6 +22,7 @@ def test_a_condition_that_passes_is_no_error() -> None:
     [
         ("DecodeReady", "EngineHung", "the operator replaces the engine"),
         ("DecodeReady", "ClaimUnbound", "`kubectl describe pvc`"),
+        ("DecodeReady", "PodLost", "the one in its place is coming up"),
         ("DecodeReady", "PeerStale", "the operator replaces the engine"),
         ("ScalingReady", "MetricsUnavailable", "an adapter for custom metrics"),
         ("ScalingReady", "ScalerFailed", "`kubectl describe` the scaler"),

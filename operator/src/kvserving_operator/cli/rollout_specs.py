@@ -32,7 +32,7 @@ _NUMBERS = ("replicas", "autoscaling")
 _OF_ENGINES = ("PrefillReady", "DecodeReady")
 _COMING = (
     *(Reason.STARTING, Reason.LOADING_MODEL, Reason.ROLLING_OUT),
-    *(Reason.SUSPENDED, Reason.CONFLICT, Reason.WAITING_FOR_DELETION),
+    *(Reason.SUSPENDED, Reason.CONFLICT, Reason.WAITING_FOR_DELETION, Reason.POD_LOST),
 )
 """Reasons of engines that are not ready and do not fail."""
 _DEPTH = 64

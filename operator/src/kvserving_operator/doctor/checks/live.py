@@ -37,6 +37,7 @@ _FIXES = {
     Reason.CLAIM_UNBOUND: "`kubectl describe pvc` of the claim says why; name a storage class that makes such volumes",
     Reason.QUOTA_EXCEEDED: "raise the quota of the namespace or lower the spec",
     Reason.POD_FAILING: "`kubectl logs` of the pod with --previous says why; the findings about pods below as well",
+    Reason.POD_LOST: "`kubectl get events` says why it went while they are kept; the one in its place is coming up",
     Reason.RECOMPUTING_KV: "`kubectl kvserving verify` names the leg; compare the engines' versions and connectors",
     Reason.HANDSHAKE_INCOMPATIBLE: "run one image, KV type and hybrid setting in both roles: leave them to the object",
     Reason.TRANSFER_FAILED: "look for NIXL's error in the log of the decode engine: peer, network, memlock",
