@@ -9,8 +9,10 @@ import pytest
 from tests.control.bodies import KEY, SPEC, planned, pod, stored
 from tests.control.test_reconcile import Stage
 
+from kvserving_operator.control.apply import Outcome
 from kvserving_operator.control.named_secrets import of_users
 from kvserving_operator.control.permissions import SERVING
+from kvserving_operator.plan.types import GeneratedSecret
 from kvserving_operator.reasons import Reason
 
 NAMING: dict[str, Any] = {
@@ -93,3 +95,20 @@ def test_a_key_that_is_made_the_first_time_is_no_event() -> None:
     stage = Stage()
     stage.run()
     assert [name for verb, kind, name in stage.api.writes if kind == "Event"] == []
+
+
+def test_many_objects_make_no_burst_of_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    stage = Stage()
+    stage.run()
+    serving = _serving(stage)
+    wanted = tuple(GeneratedSecret(f"keys-{number}", {"signing": 32}) for number in range(4))
+    asyncio.run(stage.secrets.ensure(serving, wanted, Outcome()))
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    woken: list[Any] = []
+    asyncio.run(stage.secrets.look(woken.append))
+    assert slept == [0.1] * len(wanted), "between five Secrets"

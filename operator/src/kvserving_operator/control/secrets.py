@@ -24,6 +24,8 @@ from .permissions import SECRETS
 log = logging.getLogger(__name__)
 
 _TRUSTED_SECONDS = 60.0
+_BETWEEN_LOOKS = 0.1
+"""Seconds: the apiserver gets ten reads a second of this, however many objects there are."""
 
 Needed = tuple[str, frozenset[str]]
 """Where the spec names a Secret, and the keys that pods need of it."""
@@ -78,7 +80,7 @@ class SecretKeeper:
             outcome.problems["Secret", name] = Problem(Reason.SECRET_MISSING, message, retry_after=5.0)
 
     async def watch(self, interval: float, enqueue: Callable[[Key], None]) -> None:
-        """See every ``interval`` seconds, for ever, whether what was made is still there; ``enqueue`` whose is not.
+        """See ``interval`` seconds after each look, for ever, whether what was made is there; ``enqueue`` whose is not.
 
         No watch tells of it: the operator may not list Secrets.
         """
@@ -88,7 +90,9 @@ class SecretKeeper:
 
     async def look(self, enqueue: Callable[[Key], None]) -> None:
         """See once whether what was made is still there; ``enqueue`` the objects whose Secrets are not."""
-        for (uid, name), key in list(self._ensured.items()):
+        for number, ((uid, name), key) in enumerate(list(self._ensured.items())):
+            if number:
+                await asyncio.sleep(_BETWEEN_LOOKS)
             try:
                 gone = await self._kube.get(SECRETS, key.namespace, name) is None
             except ApiFailure as failure:
