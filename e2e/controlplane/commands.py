@@ -12,6 +12,8 @@ from pathlib import Path
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL of a program that is broken off: debootstrap has mounts to undo."""
 
+_BREAKING = frozenset({signal.SIGINT, signal.SIGTERM})
+
 
 def run(
     command: Sequence[str], *, cwd: Path | None = None, env: Mapping[str, str] | None = None, merged: bool = False
@@ -21,21 +23,29 @@ def run(
     An exception that breaks the wait off, such as one of a signal's handler, goes on when the program has ended, and
     with it all that it started.
     """
-    process = subprocess.Popen(
-        list(command),
-        cwd=cwd,
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT if merged else subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = None
+    # A handler that raised while the program is being started would leave it to nobody.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BREAKING)
     try:
+        process = subprocess.Popen(
+            list(command),
+            cwd=cwd,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merged else subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
+        )
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         out, errors = process.communicate()
     except BaseException:
-        _end(process)
+        if process is not None:
+            _end(process)
         raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors or "")
 
 

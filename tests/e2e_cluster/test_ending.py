@@ -15,11 +15,14 @@ from e2e.cluster import images
 from e2e.cluster.ending import Ended
 from e2e.controlplane.build import build_into
 
+from kvserving_operator.local import waiting
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 60
 
 HOLD = """#!{python}
 # Stands for `python -m e2e.cluster hold`: with steps that take ten minutes where it is told so.
+import os
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +47,7 @@ class Lane:
     def install(self):
         slow("install", self.say)
 
+Path("{folder}/holder.pid").write_text(str(os.getpid()))
 commands.GRACE = 0.5
 cluster.machine.fit = lambda: None
 cluster.packages.require = lambda *, say: None
@@ -66,6 +70,10 @@ def starting(folder: Path, slow: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+            # It outlives ``up``, and holds the cluster until it is told to end.
+            if (held := folder / "holder.pid").exists() and not gone(pid := int(held.read_text())):
+                os.kill(pid, signal.SIGTERM)
+                waiting.all_gone([pid], SECONDS)
 
 
 def gone(pid: int) -> bool:
@@ -94,9 +102,14 @@ def test_up_that_is_told_to_end_ends_what_it_runs_and_what_it_started(
     assert (tmp_path / "stopped").exists() == (slow == "install")
 
 
-def test_up_whose_steps_end_returns_when_the_cluster_is_up(tmp_path: Path) -> None:
+def test_up_whose_steps_end_returns_when_the_cluster_is_up_and_the_holder_stays_until_it_is_told(
+    tmp_path: Path,
+) -> None:
     with starting(tmp_path, "") as process:
         assert process.wait(SECONDS) == 0
+        holder = int((tmp_path / "holder.pid").read_text())
+        assert not gone(holder)
+    assert gone(holder)
 
 
 def test_a_build_that_is_broken_off_leaves_no_folder(tmp_path: Path) -> None:
