@@ -54,7 +54,7 @@ def kill_under_load(service: Service, stage: Stage, texts: Texts, role: str) -> 
             await account.served(ENOUGH, PHASE_SECONDS, since=settled)
         late = account.count(since=settled)
         total = account.count()
-        assert total["hung"] == 0, account.losses(killed)
+        assert total["hung"] == 0, f"{account.losses(killed)}\n{service.logs()}"
         if len(service.pods(role)) > 1:
             assert during["ok"] > total["failed"], (
                 f"requests must succeed meanwhile:\n{account.losses(killed)}\n{service.logs()}"
