@@ -131,7 +131,7 @@ def former_spec(kind: str, child: Mapping[str, Any]) -> bool:
     return kind == "ConfigMap" and "kvserving.dev/revision" in child["metadata"]["labels"]
 
 
-def eventually(look: Callable[[], Any], holds: Callable[[Any], bool], *, what: str, timeout: float = 30) -> Any:
+def eventually(look: Callable[[], Any], holds: Callable[[Any], bool], *, what: str, timeout: float = 60) -> Any:
     """Return what ``look`` returns as soon as ``holds`` of it; for states that no single watch tells."""
     deadline = time.monotonic() + timeout
     while True:

@@ -97,6 +97,8 @@ def test_a_crash_at_any_write_of_a_new_revision_ends_in_the_same_state_and_keeps
             if not rule.hits:
                 break
             crashes += 1
+            # The write may have told of its hit before the kill, and the object have been ready before that write.
+            eventually(lambda: ended(operator), bool, what="the crash")
             operator.start()
             wait_ready(plane, namespace, generation)
             assert differences(plane, namespace) == [], f"after a crash at write {nth}"

@@ -44,7 +44,7 @@ from kvserving_operator.control.permissions import CHILDREN
 
 _READS = frozenset({"get", "list"})
 _LOSABLE = frozenset({"get", "list", "create", "patch", "delete"})
-_SETTLING = 60.0
+_SETTLING = 150.0
 
 FAULTS: Mapping[str, tuple[Callable[..., Match | EventMatch], RequestFault | EventFault, float]] = {
     "error": (lambda **k: Match(verbs=_LOSABLE, **k), Status(500), 0.3),
