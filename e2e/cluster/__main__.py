@@ -21,6 +21,7 @@ from e2e.cluster.images import ROOT, ImageFailed
 from e2e.cluster.lane import Lane, exports, make
 from e2e.cluster.layout import ENVIRONMENT, KUBECONFIG, RUN
 from e2e.cluster.packages import PackagesMissing
+from e2e.controlplane import commands
 from e2e.controlplane.api import NotInTime
 from e2e.controlplane.build import BuildFailed, ProgramsMissing
 from e2e.controlplane.controlplane import remove_abandoned
@@ -126,7 +127,7 @@ def _hold(tell: int) -> int:
                 if tell != 1:
                     told.write(_DONE)
                     told.close()
-                signal.sigwait(ending.SIGNALS)
+                signal.sigwait(commands.SIGNALS)
         except _REFUSALS as error:
             say(f"error: {error}")
             return 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+from e2e.controlplane.commands import SIGNALS
 
 
 class Ended(BaseException):

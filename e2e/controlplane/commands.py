@@ -12,7 +12,8 @@ from pathlib import Path
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL of a program that is broken off: debootstrap has mounts to undo."""
 
-_BREAKING = frozenset({signal.SIGINT, signal.SIGTERM})
+SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Whose handlers may break a program off."""
 
 
 def run(
@@ -25,7 +26,7 @@ def run(
     """
     process = None
     # A handler that raised while the program is being started would leave it to nobody.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BREAKING)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         process = subprocess.Popen(
             list(command),
