@@ -90,14 +90,15 @@ class Lanes:
         return self.budget - (time.monotonic() - self._started)
 
     def run(self, variants: Sequence[str], names: Sequence[str]) -> None:
-        """Run the steps ``names`` on the variants, the yardstick first unless its answers are kept."""
+        """Run the steps ``names`` on the variants, the yardstick first where a step needs answers that are not kept."""
         model = self._model()
         if model is None:
             return
         asked_for = [name for name in variants if name != YARDSTICK]
         if self.kept.exists():
             self.yardstick = Yardstick.of(json.loads(self.kept.read_text()))
-        if not self.kept.exists() or YARDSTICK in variants:
+        needed = any(STEPS[name].compares or name == "reference" for name in names)
+        if YARDSTICK in variants or (needed and not self.kept.exists()):
             asked_for.insert(0, YARDSTICK)
             names = ("reference", *names)
         ordered = [name for name in STEPS if name in names]

@@ -121,6 +121,13 @@ def test_the_yardstick_is_computed_once_and_kept(lanes: lane.Lanes) -> None:
     assert outcomes(lanes).count(("single", "reference", "measured")) == 1
 
 
+def test_no_yardstick_is_started_where_no_step_compares(lanes: lane.Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lane.STEPS, "fresh", lane.Step(sound, 5, lambda variant: variant.prefill > 0, compares=False))
+    lanes.run(["plain"], ["fresh"])
+    assert outcomes(lanes) == [("plain", "up", "measured"), ("plain", "fresh", "measured")]
+    assert not lanes.kept.exists()
+
+
 def test_answers_that_part_are_ties_only_where_the_yardsticks_lead_is_small() -> None:
     found = [RIGHT, Answer((1, 9, 3), ()), Answer((7, 2, 3), ())]
     assert compare([RIGHT] * 3, found) == {"equal": 1, "ties": 1, "others": 1, "parted": [0.01, 0.5]}
