@@ -44,6 +44,7 @@ def main() -> int:
     parser.add_argument(
         "--exact", action="store_true", help="engines whose batches change no answer: no tie is forgiven, times suffer"
     )
+    parser.add_argument("--timed", help="tokens of the prompts whose transfer is timed; default: those of the shape")
     parser.add_argument("--models", type=Path, default=kept / "models", help="where models are made")
     parser.add_argument("--kept", type=Path, default=kept / "lane", help="where the yardstick's answers are kept")
     parser.add_argument("--out", type=Path, default=Path("gpu-lane.jsonl"), help="default: %(default)s")
@@ -52,7 +53,10 @@ def main() -> int:
     shape = SHAPES[arguments.model_shape] if arguments.model_shape else shapes[0]
     if shape.device != arguments.device:
         parser.error(f"--model-shape {shape.name} is for --device {shape.device}, not for {arguments.device}")
-    shape = replace(shape, exact=arguments.exact)
+    timed = tuple(int(tokens) for tokens in arguments.timed.split(",")) if arguments.timed else shape.timed
+    if too_long := [tokens for tokens in timed if tokens >= shape.context]:
+        parser.error(f"--timed {too_long[0]}: the context of {shape.name} is {shape.context} tokens")
+    shape = replace(shape, exact=arguments.exact, timed=timed)
     if shape.device == "gpu" and len(visible := gpus.visible()) == 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible * ENGINES)
         shape = on_one_gpu(shape)
