@@ -11,8 +11,9 @@ from hypothesis import given
 from tests.connector.support import KEYS, NOW, PROBE_PARAMS, REVISION, handoff, mark
 from tests.connector.test_signing import anything
 
-from kvserving_connector.core.desk import Desk, usable_seconds
+from kvserving_connector.core.desk import Desk
 from kvserving_connector.core.handoffs import TransferFacts, merge_facts
+from kvserving_connector.core.leases import usable_seconds
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.core.signing import Keys, verify_params
 

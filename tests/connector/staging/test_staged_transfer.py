@@ -23,6 +23,7 @@ from kvserving_connector.core.staging import HEADER_BYTES, Slot, slot_bytes  # n
 from kvserving_connector.core.staging_cost import Sample, Way  # noqa: E402
 from kvserving_connector.core.staging_desk import Gather, StagingStep  # noqa: E402
 from kvserving_connector.core.staging_pull import Pipeline, Pull, State  # noqa: E402
+from kvserving_connector.vllm.lease import UNTIL  # noqa: E402
 from kvserving_connector.vllm.staging import consumer as consumers  # noqa: E402
 from kvserving_connector.vllm.staging.agent import StagingAgent  # noqa: E402
 from kvserving_connector.vllm.staging.producer import Producer  # noqa: E402
@@ -37,6 +38,7 @@ BLOCKS = 400
 LENGTHS = (256, 128, 48)
 ROW = sum(LENGTHS)
 POOL = 2 * slot_bytes(16, ROW)
+LEASE = 30
 
 
 def cache(fill: bool) -> tuple[Rows, list[Any]]:
@@ -64,7 +66,9 @@ def block(tensors: list[Any], number: int) -> Any:
 def agent() -> Any:
     from vllm.distributed import nixl_utils
 
-    return nixl_utils.NixlWrapper(str(uuid.uuid4()), nixl_utils.nixl_agent_config(backends=["UCX"]))
+    return nixl_utils.NixlWrapper(
+        str(uuid.uuid4()), nixl_utils.nixl_agent_config(backends=["UCX"], capture_telemetry=True)
+    )
 
 
 def register(one: Any, memory: Any) -> None:
@@ -266,7 +270,7 @@ def meta(slot: Slot | None, blocks: list[int], engine: str = "p") -> Any:
 def hooked(pair: Pair, obstacle: str = "", puller: Puller | None = None) -> tuple[Worker, consumers.Consumer]:
     worker = Worker(pair)
     own = Pool(VERSION, 0, 1, "DRAM", 0, pair.decode.rows.lengths, 1, pair.decode.rows.names, 1)
-    found = consumers.Consumer(worker, own, puller or pair.puller, "")
+    found = consumers.Consumer(worker, own, puller or pair.puller, "", LEASE)
     found._obstacles["p"] = obstacle
     return worker, found
 
@@ -350,29 +354,44 @@ def test_a_slot_that_cannot_be_read_here_is_a_failed_load(
 
 def test_an_engine_without_a_pool_fails_what_is_staged(pair: Pair) -> None:
     worker = Worker(pair)
-    consumers.Consumer(worker, None, None, "staging_bytes is 0")
+    consumers.Consumer(worker, None, None, "staging_bytes is 0", LEASE)
     worker._read_blocks_for_req("d1", meta(Slot(0, 1, 1, ROW), [7]))
     (handle,) = worker._recving_transfers["d1"]
     assert handle.state is State.FAILED
     assert "staging_bytes is 0" in handle.reason
 
 
+class Direct(Worker):
+    """Reads one block as vLLM reads blocks."""
+
+    def __init__(self, pair: Pair) -> None:
+        super().__init__(pair)
+        self._pair = pair
+        register(self.nixl_wrapper, pair.decode.memory)
+
+    def _read_blocks_for_req(self, request_id: str, meta: Any) -> None:
+        one, (name,) = self.nixl_wrapper, self._remote_agents["p"].values()
+        here = one.get_xfer_descs([(self._pair.decode.memory.data_ptr(), ROW, 0)], "DRAM")
+        there = one.get_xfer_descs([(self._pair.prefill.memory.data_ptr(), ROW, 0)], "DRAM")
+        handle = one.initialize_xfer("READ", here, there, name, b"prefill-1:1")
+        one.transfer(handle)
+        self._recving_transfers[request_id].append(handle)
+
+
+@pytest.mark.parametrize(("late", "failed"), [(20.0, 0), (30.0, 1)])
+def test_vllms_polling_fails_a_direct_read_that_outlasted_its_lease(pair: Pair, late: float, failed: int) -> None:
+    worker = Direct(pair)
+    found = consumers.Consumer(worker, None, None, "staging_bytes is 0", LEASE)
+    asked = meta(None, [7])
+    setattr(asked, UNTIL, time.time() + 24)
+    worker._read_blocks_for_req("d1", asked)
+    found._leases._clock = lambda: time.monotonic() + late
+    until(lambda: poll(worker) == {"d1"})
+    assert len(worker.xfer_stats.data["num_failed_transfers"]) == failed
+    assert worker.xfer_stats.data["bytes_transferred"] == [ROW] * (1 - failed)
+
+
 def test_a_pull_that_goes_on_cannot_be_released() -> None:
     one = Pull("p", Slot(0, 1, 1, ROW), [1], b"x:1")
     with pytest.raises(RuntimeError, match="has not ended"):
         StagingAgent(SimpleNamespace()).release_xfer_handle(one)
-
-
-def test_vllms_own_decoder_passes_over_the_pool() -> None:
-    import msgspec
-    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NixlHandshakePayload
-
-    from kvserving_connector.vllm.staging.wire import with_pool
-
-    plain = NixlHandshakePayload(compatibility_hash="h", agent_metadata_bytes=b"m")
-    pool = Pool(VERSION, 4096, 8192, "VRAM", 1, (64, 32), 2, "names", 2)
-    encoded = msgspec.msgpack.encode(with_pool(plain, pool))
-    assert msgspec.msgpack.Decoder(NixlHandshakePayload).decode(encoded) == plain
-    assert Pool.of(msgspec.msgpack.decode(encoded)["staging"]) == pool
-    assert with_pool(plain, None) is plain
-    assert Pool.of({"version": VERSION + 1}) is None

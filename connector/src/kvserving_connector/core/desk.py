@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvserving_connector.core.handoffs import Handoff, TransferFacts
+from kvserving_connector.core.leases import usable_seconds
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.core.refusal import Refusal
 from kvserving_connector.core.signing import (
@@ -208,15 +209,6 @@ class Desk:
         if (params.get(PROMPT_KEY) or "") != _digest(request, params["remote_request_id"]):
             return Refusal.FOREIGN_PROMPT
         return None
-
-
-def usable_seconds(lease: int) -> int:
-    """How long a handoff may be taken, of a lease of so many seconds.
-
-    Decode prolongs the lease by heartbeats, the first of which comes up to a sixth of the lease after it took the
-    handoff (vLLM's NIXL connector); until then the lease must hold.
-    """
-    return max(1, lease - lease // 6 - 1)
 
 
 def _extra_args(request: Any) -> Mapping[str, Any]:

@@ -131,6 +131,12 @@ def verify_params(params: object, *, keys: Keys, revision: str, now: float) -> R
     return Refusal.EXPIRED if now > int(expiry) else None
 
 
+def expiry_of(params: Mapping[str, Any]) -> int | None:
+    """Return until when ``params`` that were found valid may be taken (Unix seconds), None without a signature."""
+    signature = params.get(SIGNATURE_KEY)
+    return int(signature.rsplit(".", 2)[1]) if isinstance(signature, str) else None
+
+
 def sign_mark(*, keys: Keys, revision: str, expiry: int, nonce: str) -> str:
     """Return a probe mark for ``vllm_xargs.kvserving_probe``; ``nonce`` is 16 to 64 lowercase hex digits.
 

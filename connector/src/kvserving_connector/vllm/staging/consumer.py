@@ -1,7 +1,7 @@
 """A decode rank: staged prompts are read by a thread, and stand among vLLM's own transfers meanwhile.
 
 Hooks of vLLM's worker: ``_read_blocks_for_req`` (a staged prompt takes another way), ``_nixl_handshake`` (asks for the
-pool too) and ``nixl_wrapper`` (a pull is one of the handles).
+pool too) and ``nixl_wrapper`` (a pull is one of the handles, and reads end within their lease).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kvserving_connector.core.staging_cost import Sample, Way
 from kvserving_connector.core.staging_desk import LoadTally
 from kvserving_connector.core.staging_pull import Pull, State
 from kvserving_connector.settings import logger
+from kvserving_connector.vllm.lease import LeaseAgent
 from kvserving_connector.vllm.staging.agent import StagingAgent
 from kvserving_connector.vllm.staging.puller import Puller
 from kvserving_connector.vllm.staging.transport import Peer
@@ -40,9 +41,9 @@ class _Asked:
 
 
 class Consumer:
-    """One rank's end of staged transfers. ``why_not`` says why there is no ``puller``."""
+    """One rank's end of transfers. ``why_not`` says why there is no ``puller``."""
 
-    def __init__(self, worker: Any, own: Pool | None, puller: Puller | None, why_not: str) -> None:
+    def __init__(self, worker: Any, own: Pool | None, puller: Puller | None, why_not: str, lease_seconds: int) -> None:
         self._worker = worker
         self._own = own
         self._puller = puller
@@ -53,7 +54,8 @@ class Consumer:
         self._tally = LoadTally()
         self._read_direct = worker._read_blocks_for_req
         self._handshake_direct = worker._nixl_handshake
-        worker.nixl_wrapper = StagingAgent(worker.nixl_wrapper, puller.forget if puller is not None else lambda _: None)
+        self._leases = LeaseAgent(worker.nixl_wrapper, lease_seconds)
+        worker.nixl_wrapper = StagingAgent(self._leases, puller.forget if puller is not None else lambda _: None)
         worker._read_blocks_for_req = self.read
         worker._nixl_handshake = self.handshake
 
@@ -75,7 +77,9 @@ class Consumer:
         elif slot is None:
             ranges = runs([int(block) for block in meta.remote.block_ids[0]])
             self._note(request_id, meta, Way.DIRECT, ranges * self._worker.num_regions)
-            self._read_direct(request_id, meta)
+            agents = self._worker._remote_agents[meta.remote.engine_id].values()
+            with self._leases.reading(request_id, meta, agents):
+                self._read_direct(request_id, meta)
         else:
             self._pull(request_id, meta, slot)
 

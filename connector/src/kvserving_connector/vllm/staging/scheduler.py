@@ -6,9 +6,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from kvserving_connector.core.signing import expiry_of
 from kvserving_connector.core.staging import Slot
 from kvserving_connector.core.staging_desk import Layout, StagingDesk, StagingTally
 from kvserving_connector.settings import logger
+from kvserving_connector.vllm.lease import UNTIL
 from kvserving_connector.vllm.receipt import TransferReport
 from kvserving_connector.vllm.staging import eligible
 from kvserving_connector.vllm.staging.consumer import SLOT
@@ -17,7 +19,7 @@ from kvserving_connector.vllm.staging.worker import STEP
 
 
 class StagingScheduler:
-    """On prefill it decides which prompts are staged; on decode it hands the slots of handoffs to the workers."""
+    """On prefill it decides which prompts are staged; on decode it hands slots and ends of handoffs to the workers."""
 
     def __init__(self, vllm_config: Any, nixl: Any) -> None:
         """``nixl`` is vLLM's scheduler half. Raises ValueError for settings that cannot be."""
@@ -29,6 +31,7 @@ class StagingScheduler:
         self._block_tokens = groups[0].kv_cache_spec.block_size if groups else 1
         self._desk: StagingDesk | None = None
         self._slots: dict[str, Slot] = {}
+        self._taken_until: dict[str, int] = {}
 
     @property
     def pending(self) -> bool:
@@ -58,14 +61,20 @@ class StagingScheduler:
         if self._desk is not None:
             self._desk.allocated(request)
         params = request.kv_transfer_params
-        if isinstance(params, Mapping) and params.get("do_remote_prefill") and (slot := Slot.of(params)) is not None:
+        if not isinstance(params, Mapping) or not params.get("do_remote_prefill"):
+            return
+        if (slot := Slot.of(params)) is not None:
             self._slots[request.request_id] = slot
+        if (expiry := expiry_of(params)) is not None:
+            self._taken_until[request.request_id] = expiry
 
     def build(self, metadata: Any, scheduler_output: Any) -> None:
         """Add this step's work to vLLM's metadata of it."""
         for request_id, meta in metadata.reqs_to_recv.items():
             if (slot := self._slots.pop(request_id, None)) is not None:
                 setattr(meta, SLOT, slot)
+            if (until := self._taken_until.pop(request_id, None)) is not None:
+                setattr(meta, UNTIL, until)
         if self._desk is not None:
             for request_id, blocks, whole in _blocks(scheduler_output):
                 self._desk.blocks(request_id, blocks, whole=whole)
@@ -76,6 +85,7 @@ class StagingScheduler:
     def finished(self, request: Any, delay: bool, params: dict[str, Any] | None) -> tuple[bool, dict[str, Any] | None]:
         """Return what vLLM gets instead of what its own connector answered."""
         self._slots.pop(request.request_id, None)
+        self._taken_until.pop(request.request_id, None)
         if self._desk is None:
             return delay, params
         return self._desk.finished(request.request_id, delay, params)

@@ -47,6 +47,7 @@ class StagingWorker:
         self._worker = worker
         self._new_agents = new_agents
         self._half = eligible.half_of(vllm_config)
+        self._lease_seconds = int(vllm_config.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30))
         self._size = eligible.staging_bytes(vllm_config) if self._half is not None else 0
         self._why_not = "staging_bytes is 0"
         if self._size:
@@ -73,7 +74,7 @@ class StagingWorker:
         if memory is not None:
             self._begin(memory, kv_caches)
         if self._half == "consumer" and self._consumer is None and probe().staging:
-            self._consumer = Consumer(self._worker, None, None, self._why_not)
+            self._consumer = Consumer(self._worker, None, None, self._why_not, self._lease_seconds)
         if self._size and self._why_not:
             logger.info("KVServing: transfers are not staged: %s", self._why_not)
 
@@ -141,7 +142,7 @@ class StagingWorker:
                 self._producer.register(rows, pool.rows_per_block)
                 self._agent = worker.nixl_wrapper = StagingAgent(worker.nixl_wrapper)
             else:
-                self._consumer = Consumer(worker, pool, self._puller(memory, rows), "")
+                self._consumer = Consumer(worker, pool, self._puller(memory, rows), "", self._lease_seconds)
         except ValueError as error:
             self._why_not = str(error)
             return
@@ -184,8 +185,8 @@ class StagingWorker:
             agent = nixl_utils.NixlWrapper(str(uuid.uuid4()), config)
         self._register(agent, memory)
         transport = NixlTransport(agent, memory, chunk_bytes, self._worker.nixl_memory_type, rows)
-        lease = self._vllm_config.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30)
-        pipeline = Pipeline(transport, chunks=chunks, cells=CELLS, chunk_bytes=chunk_bytes, stall_seconds=float(lease))
+        stall = float(self._lease_seconds)
+        pipeline = Pipeline(transport, chunks=chunks, cells=CELLS, chunk_bytes=chunk_bytes, stall_seconds=stall)
         puller = Puller(transport, pipeline, _POLL_SECONDS.get(memory.device.type, _POLL_SECONDS_ELSEWHERE))
         puller.start()
         return puller

@@ -92,8 +92,9 @@ def _transfers(where: str, role: str, series: Series) -> Iterator[Finding]:
             "read-after-lease",
             where,
             f"{reused:.0f} transfers ended after their lease",
-            why="decode may have read blocks of another request: such answers can be wrong",
-            fix="make spec.transfer.lease longer than the longest pause of a decode engine",
+            why="decode may have read blocks of another request: vLLM 0.29 and newer compute again, earlier ones use "
+            "it, and such answers can be wrong",
+            fix="make spec.transfer.lease longer than the longest pause of a decode engine and the longest transfer",
         )
     if expired := series.total("vllm:nixl_num_kv_expired_reqs_total"):
         yield warning(

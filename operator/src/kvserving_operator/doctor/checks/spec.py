@@ -217,8 +217,8 @@ def _transfer(ctx: Context) -> Iterator[Finding]:
         yield warning(
             "lease-short",
             "spec.transfer.lease",
-            f"{transfer.lease}: a decode engine that pauses for longer reads blocks that prefill has reused",
-            why="the answer to such a request is wrong, without an error",
+            f"{transfer.lease}: a transfer that takes longer, or a decode engine that pauses, loses its KV",
+            why="decode computes such a prompt again; before vLLM 0.29 the answer is wrong, without an error",
             fix=f"use {_SHORTEST_LEASE}s or more; {Transfer().lease} is the default",
         )
     if transfer.on_failure == "recompute":

@@ -1,0 +1,166 @@
+"""Reads that outlast their lease, at NIXL's agent: vLLM is told that they failed."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvserving_connector.vllm.lease import UNTIL, LeaseAgent
+
+LEASE = 30
+
+
+class Agent:
+    """NIXL's, with transfers that end when the test says."""
+
+    def __init__(self) -> None:
+        self.states: dict[object, str] = {}
+        self.released: list[object] = []
+        self.told: list[tuple[str, bytes]] = []
+        self.removed: list[str] = []
+        self.name = "mine"
+
+    def transfer(self, handle: object) -> str:
+        self.states[handle] = "PROC"
+        return "PROC"
+
+    def check_xfer_state(self, handle: object) -> str:
+        return self.states[handle]
+
+    def release_xfer_handle(self, handle: object) -> None:
+        self.released.append(handle)
+
+    def send_notif(self, name: str, notif_msg: bytes) -> None:
+        self.told.append((name, notif_msg))
+
+    def remove_remote_agent(self, name: str) -> None:
+        self.removed.append(name)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def agent() -> Agent:
+    return Agent()
+
+
+@pytest.fixture
+def guarded(agent: Agent, clock: Clock) -> LeaseAgent:
+    return LeaseAgent(agent, LEASE, clock, lambda: 1_800_000_000 + clock.now)
+
+
+def meta(seconds: float | None) -> Any:
+    """A request whose handoff can be taken for so many seconds more."""
+    found = SimpleNamespace(remote=SimpleNamespace(request_id="r1", engine_id="p"))
+    if seconds is not None:
+        setattr(found, UNTIL, 1_800_001_000 + seconds)
+    return found
+
+
+def read(guarded: LeaseAgent, seconds: float | None, handle: object = "h") -> None:
+    with guarded.reading("d1", meta(seconds), ["rank"]):
+        guarded.transfer(handle)
+
+
+def test_a_read_that_ends_in_time_has_ended_well(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    read(guarded, 24)
+    assert guarded.check_xfer_state("h") == "PROC"
+    agent.states["h"] = "DONE"
+    clock.now += 24
+    assert guarded.check_xfer_state("h") == "DONE"
+
+
+def test_a_read_that_ends_late_has_failed_and_stays_failed(
+    guarded: LeaseAgent, agent: Agent, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    read(guarded, 24)
+    clock.now += 26
+    assert guarded.check_xfer_state("h") == "PROC"
+    agent.states["h"] = "DONE"
+    with caplog.at_level(logging.ERROR):
+        assert [guarded.check_xfer_state("h") for _ in range(2)] == ["ERR", "ERR"]
+        clock.now -= 10
+        assert guarded.check_xfer_state("h") == "ERR"
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert "request d1 was read from engine p for 26.0 s and 2.0 s beyond" in told
+    assert "spec.transfer.lease" in told
+
+
+def test_a_read_that_fails_by_itself_is_left_as_it_is(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    read(guarded, 24)
+    agent.states["h"] = "ERR"
+    clock.now += 100
+    assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_heartbeats_from_before_the_read_count_and_those_during_it_do_not(
+    guarded: LeaseAgent, agent: Agent, clock: Clock
+) -> None:
+    guarded.send_notif("rank", b"HB:r1,r2")
+    clock.now += 4
+    read(guarded, 2)
+    clock.now += 1
+    guarded.send_notif("rank", notif_msg=b"HB:r1,r2")
+    agent.states["h"] = "DONE"
+    clock.now += 14
+    assert guarded.check_xfer_state("h") == "DONE"
+    clock.now += 0.5
+    assert guarded.check_xfer_state("h") == "ERR"
+    assert agent.told == [("rank", b"HB:r1,r2")] * 2
+
+
+def test_a_heartbeat_that_could_not_be_sent_prolongs_nothing(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    def broken(name: str, notif_msg: bytes) -> None:
+        raise RuntimeError("no connection")
+
+    agent.send_notif = broken  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="no connection"):
+        guarded.send_notif("rank", b"HB:r1")
+    read(guarded, 2)
+    agent.states["h"] = "DONE"
+    clock.now += 3
+    assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_an_engine_that_stood_still_before_it_read_uses_nothing_of_it(
+    guarded: LeaseAgent, agent: Agent, clock: Clock
+) -> None:
+    read(guarded, -5)
+    agent.states["h"] = "DONE"
+    assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_transfers_of_which_no_lease_is_known_are_nixls_alone(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    read(guarded, None)
+    guarded.transfer("other")
+    clock.now += 1000
+    agent.states |= {"h": "DONE", "other": "DONE"}
+    assert guarded.check_xfer_state("h") == guarded.check_xfer_state("other") == "DONE"
+    assert guarded.name == "mine"
+
+
+def test_a_handle_that_is_used_again_has_the_lease_of_its_last_read(
+    guarded: LeaseAgent, agent: Agent, clock: Clock
+) -> None:
+    read(guarded, 1)
+    guarded.release_xfer_handle("h")
+    guarded.remove_remote_agent("rank")
+    clock.now += 100
+    guarded.transfer("h")
+    agent.states["h"] = "DONE"
+    assert guarded.check_xfer_state("h") == "DONE"
+    assert (agent.released, agent.removed) == (["h"], ["rank"])
