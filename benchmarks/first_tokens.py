@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +77,8 @@ def _tiers(records: Sequence[Record]) -> list[str]:
         "",
         "### Time to the first token from L1",
         "",
-        "One engine a side, one request at a time, by `python -m e2e.gpu.first_tokens`"
-        f"{_settings(records)}. `none`: no connector; `stock`: vLLM's own OffloadingConnector with as much host memory;"
+        f"One engine a side, one request at a time. Measured by {_commands(records)}. `none`: no connector; `stock`:"
+        " vLLM's own OffloadingConnector with as much host memory;"
         " `scheduler`: TieredOffloadConnector; `worker`: WorkerCacheConnector, both with loads where they were measured"
         " to be faster, which is why nothing may be loaded."
         f" Medians of {RUNS} runs, in brackets the least and the most of them. `always loaded`: the median of loads"
@@ -206,24 +206,45 @@ def _links(records: Sequence[Record]) -> str:
     return f"{min(rates):.1f} to {max(rates):.1f} GB/s" if rates else "there is none"
 
 
-def _settings(records: Sequence[Record]) -> str:
+def _commands(records: Sequence[Record]) -> str:
+    """Return what measured, and on what."""
     measured = _of(records, "ttft-tiers")
-    said = sorted({" ".join(record["settings"]) for record in measured} - {""})
+    said = sorted({" ".join(record["settings"]) for record in measured})
     jobs = max(record.get("jobs", 1) for record in measured)
     together = f", {jobs} engines at once on GPUs of their own" if jobs > 1 else ""
-    return (f" with {', or '.join(f'`{words}`' for words in said)}" if said else "") + together
+    found = [f"`python -m e2e.gpu.first_tokens{f' -- {words}' if words else ''}`" for words in said]
+    return f"{', or by '.join(found)} on {measured[0]['device']}{together}"
 
 
 def _answers(records: Sequence[Record]) -> list[str]:
-    """Return how many first tokens are right, and what else was wrong."""
+    """Return how many first tokens are right, and what else was wrong.
+
+    Without a connector, too, a prompt may get one first token when it is computed and another one from the engine's
+    own cache, by other kernels that round otherwise; where it does, a side that has both tells nothing.
+    """
+    alone = {at for record in records if record["variant"] == "none" for at, same in _sames(record) if same != "equal"}
     counts: dict[str, int] = defaultdict(int)
+    wrong = []
     for record in records:
-        for one in (*record.get("runs", ()), *(each for of in record.get("rounds", {}).values() for each in of)):
-            for same in one["same"] if isinstance(one["same"], list) else [one["same"]]:
-                counts[same] += 1
-    told = f"First tokens: {counts['equal']} equal to the computed one, {counts['tie']} ties, {counts['other']} others."
-    wrong = [f"{_who(record)}: {problem}." for record in records for problem in record.get("problems", ())]
-    return ["", " ".join([told, *wrong])]
+        others = 0
+        for at, same in _sames(record):
+            kind = "rounding" if same != "equal" and at in alone else same
+            counts[kind] += 1
+            others += kind == "other"
+        problems = [problem for problem in record.get("problems", ()) if "other answers" not in problem]
+        problems += [f"{others} other answers"] if others else []
+        wrong += [f"{_who(record)}: {problem}." for problem in problems]
+    rounding = f", {counts['rounding']} where rounding gives two without a connector, too" if counts["rounding"] else ""
+    told = f"First tokens: {counts['equal']} equal to the computed one{rounding}, {counts['tie']} ties, "
+    return ["", " ".join([f"{told}{counts['other']} others.", *wrong])]
+
+
+def _sames(record: Record) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """Yield where a record compared first tokens, and what it found."""
+    for length, of in record.get("rounds", {}).items():
+        yield from (((length, at), one["same"]) for at, one in enumerate(of))
+    for run, one in enumerate(record.get("runs", ())):
+        yield from (((run, at), same) for at, same in enumerate(one["same"]))
 
 
 def _picture(records: Sequence[Record], state: str) -> Path:

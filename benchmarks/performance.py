@@ -10,12 +10,12 @@ from typing import Any
 
 from e2e.gpu.records import MEASURED, read
 
-from . import first_tokens
+from . import first_tokens, transfers
 from .table import NotMeasured, table
+from .transfers import name
 
 RESULTS = Path(__file__).with_name("results")
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
-TIMES = {"fresh": "freshly started", "scattered": "after traffic"}
 _STEPS = {
     "ids": "token ids, 7 lengths in 3 rounds",
     "crowd": "64 transfers at once",
@@ -60,52 +60,9 @@ def _page(named: Sequence[Path], places: Mapping[tuple[str, str], Sequence[Recor
     ]
     for (device, shape), records in places.items():
         lines += ["", f"## {device}, model of the shape {shape}"]
-        lines += _transfers(records) + _first_tokens(records) + first_tokens.sections(records)
+        lines += transfers.sections(records) + _first_tokens(records) + first_tokens.sections(records)
         lines += _checks(records) + _missing(records)
     return "\n".join(lines) + "\n"
-
-
-def name(record: Record) -> str:
-    """Return variant and version of vLLM, and whether its batches change no answer."""
-    exact = ", exact" if record.get("exact") else ""
-    return f"{record['variant']}, vLLM {record['versions']['vllm']}{exact}"
-
-
-def transfer_row(rounds: Sequence[Mapping[str, float]]) -> tuple[str, ...]:
-    """Return median and spread of what decode's leg takes beyond a hit, the rate, and vLLM's telemetry."""
-    walls = [one["decode"] - one["hit"] for one in rounds]
-    wall = statistics.median(walls)
-    size = statistics.median(one.get("our_bytes", one.get("bytes", 0.0)) for one in rounds)
-    seconds = [one["seconds"] for one in rounds if "seconds" in one]
-    descriptors = [one["descriptors"] for one in rounds if "descriptors" in one]
-    staged = sum(one.get("staged_loads", 0) > 0 for one in rounds)
-    return (
-        f"{1e3 * wall:.1f} ({1e3 * min(walls):.1f} to {1e3 * max(walls):.1f})",
-        f"{size / wall / 1e9:.1f}" if wall > 0 and size else "",
-        f"{1e3 * statistics.median(seconds):.1f}" if seconds else "",
-        f"{statistics.median(descriptors):,.0f}" if descriptors else "",
-        f"{staged} of {len(rounds)}",
-    )
-
-
-def _transfers(records: Sequence[Record]) -> list[str]:
-    lines = []
-    for step, state in TIMES.items():
-        rounds: dict[tuple[int, str], list[Mapping[str, float]]] = defaultdict(list)
-        for record in records:
-            if record["step"] == step and "transfers" in record:
-                for tokens, of in record["transfers"].items():
-                    rounds[int(tokens), name(record)] += of
-        rows = [(f"{tokens:,}", who, *transfer_row(of)) for (tokens, who), of in sorted(rounds.items())]
-        header = ("tokens", "variant", "ms (range)", "GB/s", "vLLM's telemetry, ms", "descriptors", "staged")
-        if found := table(header, rows):
-            lines += ["", f"### Transfer from prefill to decode, {state}", ""]
-            lines += [
-                "Decode's leg less a hit in decode's own cache, medians of all rounds, in brackets the least and the"
-                " most.",
-                *found,
-            ]
-    return lines
 
 
 def _first_tokens(records: Sequence[Record]) -> list[str]:

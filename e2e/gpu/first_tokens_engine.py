@@ -23,7 +23,6 @@ from .records import FAILED, LEFT_OUT, MEASURED
 from .rounds import RUNS, Turn, plan, verdicts
 from .sides import SIDES, Side
 from .timed import SHAPES, Timed
-from .worker_cache import TIE
 
 LOADED = "kvserving:tier_load_tokens"
 SKIPPED = "kvserving:tier_loads_skipped"
@@ -141,7 +140,7 @@ class Trial:
         cold, first = self._first(prompt)
         if self.side.connector is None:
             own, second = self._first(prompt)
-            return {"cold": cold, "own": own, "loaded": 0, "same": self._same(prompt, first, second)}
+            return {"cold": cold, "own": own, "loaded": 0, "same": same(first, second)}
         self.engine.settle()
         self.engine.forget()
         before = self._counts()
@@ -149,8 +148,8 @@ class Trial:
         own, third = self._first(prompt)
         self.engine.settle()
         counts = self._since(before)
-        same = self._same(prompt, first, second, third)
-        return {"cold": cold, "l1": l1, "own": own, "loaded": counts["hits"], **_decided(counts), "same": same}
+        found = {"cold": cold, "l1": l1, "own": own, "loaded": counts["hits"], **_decided(counts)}
+        return {**found, "same": same(first, third, second if counts["hits"] else third)}
 
     def _flooded(self, run: int) -> Found:
         if self._left() < 0:
@@ -171,12 +170,16 @@ class Trial:
         before = self._counts()
         warm = [self._first(prompt) for prompt in prompts]
         self.engine.settle()
+        counts = self._since(before)
+        own = [self._first(prompt)[1] for prompt in prompts]
+        tokens_of = zip((token for _, token in cold), own, (token for _, token in warm), strict=True)
         return {
             "cold": _mean(cold),
             "after": _mean(warm),
             "flood_seconds": round(took, 2),
-            **self._since(before),
-            "same": [self._same(prompts[at], cold[at][1], warm[at][1]) for at in range(again)],
+            **counts,
+            # Some may have been left to be computed.
+            "same": [same(right, kept, kept if found == right else found) for right, kept, found in tokens_of],
         }
 
     def _from_store(self, name: str, length: int) -> Found:
@@ -196,8 +199,8 @@ class Trial:
         own, third = self._first(prompt)
         self.engine.settle()
         counts = self._since(before)
-        same = self._same(prompt, second if right is None else right, second, third)
-        return {"l2": l2, "own": own, "loaded": counts["l2"], **_decided(counts), "same": same}
+        found = {"l2": l2, "own": own, "loaded": counts["l2"], **_decided(counts)}
+        return {**found, "same": same(third if right is None else right, third, second if counts["l2"] else third)}
 
     def _stored(self) -> None:
         """Wait until nothing is left to be written to the store. Raises TimeoutError after ``_STORED_SECONDS``."""
@@ -214,13 +217,6 @@ class Trial:
         seconds, token = self.engine.first_token(prompt)
         self._tokens.add(token)
         return round(seconds, 6), token
-
-    def _same(self, prompt: Sequence[int], *tokens: int) -> str:
-        """Return whether all are equal, or part where rounding decides: the engine's own lead is small there."""
-        if len(set(tokens)) == 1:
-            return "equal"
-        lead = self.engine.ask([prompt], 1)[0].leads[0]
-        return "tie" if lead <= TIE else "other"
 
     def _counts(self) -> dict[str, int]:
         names = {"hits": HITS, "own": OWN, "skipped": SKIPPED, "measuring": MEASURING}
@@ -247,6 +243,18 @@ class Trial:
         if any(one["loaded"] == one["skipped"] == 0 for one in every):
             problems.append(f"prompts were neither loaded from {state} nor left to be computed")
         return problems
+
+
+def same(computed: int, own: int, loaded: int | None = None) -> str:
+    """Return how first tokens compare: ``equal``, ``rounding`` or ``other``.
+
+    A prompt whose KV was loaded, or is in the engine's own cache, is computed from the same place by the same kernels:
+    another token then comes of other KV. Computing it whole takes other kernels, whose rounding may give another one
+    without any connector.
+    """
+    if loaded is not None and loaded != own:
+        return "other"
+    return "equal" if computed == own else "rounding"
 
 
 def _learned(colds: Sequence[Found], asked: Sequence[Found] | None = None, state: str = "l1") -> Found:

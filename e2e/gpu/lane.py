@@ -27,6 +27,8 @@ from .variants import VARIANTS, Lane, Variant, groups
 
 MODEL_SECONDS = 240.0
 YARDSTICK = "single"
+KEPT_SECONDS = 2.0
+"""For which an idle connection is kept."""
 _LOG_LINES = 80
 _FAULT_CHARACTERS = 4000
 
@@ -183,7 +185,8 @@ class Lanes:
             self.kept.write_text(json.dumps(self.yardstick.as_json()))
 
     async def _look(self, name: str, variant: Variant, service: Service, model: Path, seconds: float) -> Found:
-        connector = aiohttp.TCPConnector(limit=0)
+        # An engine's server closes what is idle for five seconds, also in the moment in which a request goes out.
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS)
         async with asyncio.timeout(seconds), aiohttp.ClientSession(connector=connector) as session:
             asked = Asked(service, self.shape, Texts(model), session, variant.name)
             return await STEPS[name].run(asked, self.yardstick)

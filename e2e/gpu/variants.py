@@ -10,6 +10,8 @@ from e2e.local.stage import LEASE_SECONDS, Topology
 
 from .shapes import GPU, MODEL, Shape
 
+SLOW_LEASE_SECONDS = 60
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -22,6 +24,11 @@ class Variant:
     kvcached: bool = False
     tiers: bool = False
     prefill: int = 1
+
+    @property
+    def lease_seconds(self) -> int:
+        """A read of memory that kvcached maps takes longer than the lane's usual lease."""
+        return SLOW_LEASE_SECONDS if self.kvcached and not self.large else LEASE_SECONDS
 
 
 VARIANTS = {
@@ -63,7 +70,7 @@ class Lane(Topology):
             spec["prefill"] = {"replicas": variant.prefill}
             size = shape.large_staging if variant.large else shape.staging
             staging = str(size) if variant.staged else "0"
-            spec["transfer"] = {"lease": f"{LEASE_SECONDS}s", "stagingMemory": staging}
+            spec["transfer"] = {"lease": f"{variant.lease_seconds}s", "stagingMemory": staging}
         if variant.kvcached:
             spec["kvcached"] = {"enabled": True}
         if variant.tiers:

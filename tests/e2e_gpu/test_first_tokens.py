@@ -15,7 +15,7 @@ import pytest
 from e2e.gpu import first_tokens
 from e2e.gpu.engine import Answer
 from e2e.gpu.first_tokens import Lane, Task, environment, run_engine, tasks
-from e2e.gpu.first_tokens_engine import FEWEST_TO_LEARN, LOADED, MOST_TO_LEARN, Trial, looked, to_learn
+from e2e.gpu.first_tokens_engine import FEWEST_TO_LEARN, LOADED, MOST_TO_LEARN, Trial, looked, same, to_learn
 from e2e.gpu.records import Records, read
 from e2e.gpu.rounds import RUNS, Spread, against_cold, bound, plan
 from e2e.gpu.sides import SIDES, transfer
@@ -41,6 +41,23 @@ def test_costs_have_what_they_need_before_a_round_counts() -> None:
     assert [to_learn(length) for length in (64, 512, 8000, 32000)] == [
         MOST_TO_LEARN, 39, FEWEST_TO_LEARN, FEWEST_TO_LEARN
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("computed", "own", "loaded", "found"),
+    [
+        (1, 1, 1, "equal"),
+        (1, 1, None, "equal"),
+        (1, 2, 2, "rounding"),
+        (1, 2, None, "rounding"),
+        (1, 1, 2, "other"),
+        (1, 2, 1, "other"),
+    ],
+)
+def test_a_loaded_prompt_has_the_first_token_of_the_engines_own_cache(
+    computed: int, own: int, loaded: int | None, found: str
+) -> None:
+    assert same(computed, own, loaded) == found
 
 
 def test_a_model_with_states_is_asked_whole_blocks_once_each() -> None:

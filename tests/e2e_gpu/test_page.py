@@ -28,11 +28,32 @@ def written(folder: Path, *records: dict[str, Any]) -> list[Path]:
     return [file]
 
 
-def test_transfers_are_medians_of_all_rounds_with_their_range(tmp_path: Path) -> None:
+def test_transfers_of_one_run_are_medians_with_the_range_of_their_rounds(tmp_path: Path) -> None:
     rounds = [one(0.12, descriptors=36, seconds=0.02), one(0.14, staged_loads=1), one(0.30)]
     page = performance.page(written(tmp_path, record("scattered", transfers={"8000": rounds})))
     assert "## 2 x GPU, model of the shape small" in page
-    assert "| 8,000 | staged, vLLM 0.33.0 | 40.0 (20.0 to 200.0) | 50.0 | 20.0 | 36 | 1 of 3 |" in page
+    assert (
+        "| 8,000 | staged, vLLM 0.33.0 | 1 | 40.0 (20.0 to 200.0) | 20.0 (20.0 to 20.0) | 100.0 | 36 | 1 of 3 |" in page
+    )
+
+
+def test_transfers_of_several_runs_are_medians_of_their_medians(tmp_path: Path) -> None:
+    runs = [[one(0.12, seconds=0.02), one(0.9, seconds=0.9), one(0.12, seconds=0.02)], [one(0.14, seconds=0.04)]]
+    page = performance.page(written(tmp_path, *(record("fresh", transfers={"512": of}) for of in runs)))
+    assert "| 512 | staged, vLLM 0.33.0 | 2 | 30.0 (20.0 to 40.0) | 30.0 (20.0 to 40.0) | 66.7 |  | 0 of 4 |" in page
+
+
+def test_goals_are_ratios_of_what_telemetry_says_of_engines_at_full_speed(tmp_path: Path) -> None:
+    def of(variant: str, step: str, seconds: float, **more: Any) -> dict[str, Any]:
+        return {**record(step, transfers={"8000": [one(1.0, seconds=seconds)]}), "variant": variant, **more}
+
+    measured = [
+        of("plain", "fresh", 0.010), of("plain", "scattered", 0.080), of("staged-large", "fresh", 0.011),
+        of("staged-large", "scattered", 0.008), of("kvcached-staged-large", "scattered", 0.020),
+        of("plain", "fresh", 5.0, exact=True),
+    ]  # fmt: skip
+    page = performance.page(written(tmp_path, *measured))
+    assert "| 8,000 | 1.10 | 0.10 |  | 0.50 |" in page
 
 
 def test_answers_and_what_is_wrong_are_told(tmp_path: Path) -> None:
@@ -55,6 +76,23 @@ def test_first_tokens_are_compared_with_computing(tmp_path: Path) -> None:
     of = [{"cold": 0.2, "l1": 0.05, "own": 0.01, "l1_tokens": 1984}] * 3
     page = performance.page(written(tmp_path, record("first-tokens", first_tokens={"2000": of})))
     assert "| 2,000 | staged, vLLM 0.33.0 | 200.0 | 50.0 | 10.0 | 0.25 | 1,984 |" in page
+
+
+def test_two_first_tokens_that_an_engine_without_a_connector_gives_too_are_no_sides_fault(tmp_path: Path) -> None:
+    def sided(side: str, sames: list[str]) -> dict[str, Any]:
+        found = timed(side, 0.2, None if side == "none" else 0.1)
+        for one, same in zip(found["rounds"]["512"], sames, strict=True):
+            one["same"] = same
+        return {**found, "outcome": "failed", "problems": [f"{sames.count('other')} other answers"]}
+
+    none, stock = sided("none", ["other", "tie", "equal"]), sided("stock", ["other", "other", "equal"])
+    page = performance.page(written(tmp_path, none, stock))
+    assert "First tokens: 2 equal to the computed one, 4 where rounding gives two without a connector, too," in page
+    assert "0 ties, 0 others.\n" in page
+    assert "other answers" not in page
+    stock["rounds"]["512"][2]["same"] = "other"
+    page = performance.page(written(tmp_path, none, stock))
+    assert "0 ties, 1 others. stock, vLLM 0.33.0: 1 other answers." in page
 
 
 def test_without_raw_results_there_is_no_page(tmp_path: Path) -> None:
@@ -88,13 +126,14 @@ def test_first_tokens_of_all_sides_are_told_with_their_spread_and_the_goal(tmp_p
     assert f"| scheduler, vLLM 0.33.0 | {computed} | 15.0 (15.0 to 15.0) | 496 | 0.68 | {bound} | below |  |" in page
     assert f"| worker, vLLM 0.33.0 | {computed} | 23.0 (23.0 to 23.0) | 0 | 1.05 |  | within noise | 30.0 |" in page
     assert "(50.0 to 50.0 GB/s)" in page
-    assert "first_tokens` with `enforce_eager=true`, 2 engines at once on GPUs of their own." in page
+    assert "by `python -m e2e.gpu.first_tokens`, or by `python -m e2e.gpu.first_tokens -- enforce_eager=true`" in page
+    assert " on 2 x GPU, 2 engines at once on GPUs of their own." in page
     assert "First tokens: 12 equal to the computed one, 0 ties, 0 others." in page
 
 
 def test_what_was_wrong_with_first_tokens_is_told_below_their_table(tmp_path: Path) -> None:
-    page = performance.page(written(tmp_path, timed("worker", 0.02, 0.015, problems=["2 other answers"])))
-    assert "0 others. worker, vLLM 0.33.0: 2 other answers." in page
+    page = performance.page(written(tmp_path, timed("worker", 0.02, 0.015, problems=["nothing came from L1"])))
+    assert "0 others. worker, vLLM 0.33.0: nothing came from L1." in page
 
 
 def test_a_hybrid_model_has_no_bound_by_bytes(tmp_path: Path) -> None:
