@@ -62,7 +62,7 @@ def kill_under_load(service: Service, stage: Stage, texts: Texts, role: str) -> 
         assert late["ok"] == sum(late.values()) > 0, account.losses(settled)
         return (
             f"{sum(total.values())} requests, {total['failed']} failed before the first byte, {total['cut']} streams "
-            f"cut, {total['hung']} hung, longest {account.longest():.1f} s, last failure "
+            f"cut, {total['hung']} hung, longest {account.slowest(killed)}, last failure "
             f"{account.recovered_after(killed):.1f} s after the kill, engine back after {restart:.0f} s"
         )
 

@@ -87,9 +87,10 @@ class Account:
             for (result, detail), found in kinds.items()
         )
 
-    def longest(self) -> float:
-        """Return the longest time that any request took."""
-        return max((outcome.ended - outcome.started for outcome in self.outcomes), default=0.0)
+    def slowest(self, moment: float) -> str:
+        """Return what the three requests took that took longest, and when they began, in seconds after ``moment``."""
+        found = sorted(self.outcomes, key=lambda o: o.started - o.ended)[:3]
+        return ", ".join(f"{o.ended - o.started:.1f} s (begun at {o.started - moment:.1f} s)" for o in found)
 
     def recovered_after(self, moment: float) -> float:
         """Return the seconds from ``moment`` to the end of the last request that was not served."""

@@ -13,7 +13,6 @@ from tests.connector.test_signing import anything
 
 from kvserving_connector.core.desk import Desk
 from kvserving_connector.core.handoffs import TransferFacts, merge_facts
-from kvserving_connector.core.leases import usable_seconds
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.core.signing import Keys, verify_params
 
@@ -62,16 +61,11 @@ def receipt_of(answer: Any) -> dict[str, Any]:
     return found
 
 
-def test_what_prefill_signs_expires_before_its_lease_by_a_heartbeat() -> None:
+def test_what_prefill_signs_tells_its_lease_and_expires_before_it_by_a_heartbeat() -> None:
     params = prefilled()
+    assert params["kvserving_lease"] == 30
     assert verify_params(params, keys=KEYS, revision=REVISION, now=NOW) is None
     assert params["kvserving_signature"].split(".")[2] == str(int(NOW) + 24)
-
-
-@pytest.mark.parametrize(("lease", "usable"), [(1, 1), (2, 1), (3, 2), (6, 4), (10, 8), (30, 24), (600, 499)])
-def test_a_handoff_is_usable_until_a_heartbeat_before_the_end_of_its_lease(lease: int, usable: int) -> None:
-    assert usable_seconds(lease) == usable
-    assert usable <= lease
 
 
 def test_prefill_without_a_key_returns_no_parameters() -> None:

@@ -74,6 +74,8 @@ def test_a_handoff_without_blocks_is_incomplete(value: Any) -> None:
         ("remote_registration_generation", -1),
         ("transfer_mode", 3),
         ("kvserving_prompt", "zz"),
+        ("kvserving_lease", 0),
+        ("kvserving_lease", 30.0),
         ("kvserving_signature", 5),
     ],
 )

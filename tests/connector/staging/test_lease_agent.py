@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kvserving_connector.vllm.lease import UNTIL, LeaseAgent
+from kvserving_connector.vllm.lease import TERM, UNTIL, LeaseAgent
 
 LEASE = 30
 
@@ -63,17 +63,24 @@ def guarded(agent: Agent, clock: Clock) -> LeaseAgent:
     return LeaseAgent(agent, LEASE, clock, lambda: 1_800_000_000 + clock.now)
 
 
-def meta(seconds: float | None) -> Any:
-    """A request whose handoff can be taken for so many seconds more."""
-    found = SimpleNamespace(remote=SimpleNamespace(request_id="r1", engine_id="p"))
+def meta(seconds: float | None, lease: int | None = None, name: str = "r1") -> Any:
+    """A request whose handoff could be taken until so many seconds after the clock's beginning."""
+    found = SimpleNamespace(remote=SimpleNamespace(request_id=name, engine_id="p"))
     if seconds is not None:
         setattr(found, UNTIL, 1_800_001_000 + seconds)
+    if lease is not None:
+        setattr(found, TERM, lease)
     return found
 
 
-def read(guarded: LeaseAgent, seconds: float | None, handle: object = "h") -> None:
-    with guarded.reading("d1", meta(seconds), ["rank"]):
+def read(guarded: LeaseAgent, seconds: float | None, handle: object = "h", lease: int | None = None) -> None:
+    with guarded.reading("d1", meta(seconds, lease), iter(["rank", "other"])):
         guarded.transfer(handle)
+
+
+def beat(guarded: LeaseAgent, names: str = "r1") -> None:
+    for rank in ("rank", "other"):
+        guarded.send_notif(rank, f"HB:{names}".encode())
 
 
 def test_a_read_that_ends_in_time_has_ended_well(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
@@ -110,7 +117,7 @@ def test_a_read_that_fails_by_itself_is_left_as_it_is(guarded: LeaseAgent, agent
 def test_heartbeats_from_before_the_read_count_and_those_during_it_do_not(
     guarded: LeaseAgent, agent: Agent, clock: Clock
 ) -> None:
-    guarded.send_notif("rank", b"HB:r1,r2")
+    beat(guarded, "r1,r2")
     clock.now += 4
     read(guarded, 2)
     clock.now += 1
@@ -120,7 +127,57 @@ def test_heartbeats_from_before_the_read_count_and_those_during_it_do_not(
     assert guarded.check_xfer_state("h") == "DONE"
     clock.now += 0.5
     assert guarded.check_xfer_state("h") == "ERR"
-    assert agent.told == [("rank", b"HB:r1,r2")] * 2
+    assert agent.told == [("rank", b"HB:r1,r2"), ("other", b"HB:r1,r2"), ("rank", b"HB:r1,r2")]
+
+
+def test_heartbeats_of_an_engine_that_stood_still_until_the_lease_was_over_prolong_nothing(
+    guarded: LeaseAgent, agent: Agent, clock: Clock
+) -> None:
+    beat(guarded)
+    clock.now += 40
+    beat(guarded)
+    clock.now += 1
+    read(guarded, 24)
+    agent.states["h"] = "DONE"
+    assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_heartbeats_behind_another_requests_read_count_once_it_was_released(
+    guarded: LeaseAgent, agent: Agent, clock: Clock
+) -> None:
+    with guarded.reading("d0", meta(24, name="r0"), ["rank", "other"]):
+        guarded.transfer("h0")
+    clock.now += 10
+    beat(guarded)
+    clock.now += 2
+    read(guarded, 13, "before")
+    guarded.release_xfer_handle("h0")
+    read(guarded, 13, "after")
+    clock.now += 8
+    agent.states |= {"before": "DONE", "after": "DONE"}
+    assert (guarded.check_xfer_state("before"), guarded.check_xfer_state("after")) == ("ERR", "DONE")
+
+
+def test_reads_of_which_no_lease_is_known_delay_heartbeats_too(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    read(guarded, None, "unknown")
+    beat(guarded)
+    clock.now += 10
+    read(guarded, 2)
+    agent.states["h"] = "DONE"
+    assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_the_lease_that_prefill_tells_counts_before_decodes_own(
+    guarded: LeaseAgent, agent: Agent, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    beat(guarded)
+    read(guarded, 2, lease=10)
+    agent.states["h"] = "DONE"
+    clock.now += 5
+    assert guarded.check_xfer_state("h") == "DONE"
+    clock.now += 0.5
+    assert guarded.check_xfer_state("h") == "ERR"
+    assert "kv_lease_duration 10," in caplog.text
 
 
 def test_a_heartbeat_that_could_not_be_sent_prolongs_nothing(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
@@ -153,12 +210,15 @@ def test_transfers_of_which_no_lease_is_known_are_nixls_alone(guarded: LeaseAgen
     assert guarded.name == "mine"
 
 
-def test_a_handle_that_is_used_again_has_the_lease_of_its_last_read(
-    guarded: LeaseAgent, agent: Agent, clock: Clock
-) -> None:
+def test_what_was_released_or_removed_is_forgotten(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    beat(guarded)
     read(guarded, 1)
     guarded.release_xfer_handle("h")
     guarded.remove_remote_agent("rank")
+    clock.now += 2
+    read(guarded, 1, "of a peer that is gone")
+    agent.states["of a peer that is gone"] = "DONE"
+    assert guarded.check_xfer_state("of a peer that is gone") == "ERR"
     clock.now += 100
     guarded.transfer("h")
     agent.states["h"] = "DONE"

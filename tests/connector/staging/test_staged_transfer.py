@@ -248,6 +248,7 @@ class Worker:
         self._remote_agents = {"p": {(0, 0): self.nixl_wrapper.add_remote_agent(pair.peer.metadata)}}
         self.tp_mappings = {"p": SimpleNamespace(local_consumers=1)}
         self.tp_rank = 0
+        self._handshake_lock = threading.RLock()
         self.num_regions = len(LENGTHS)
         self.xfer_stats = NixlKVConnectorStats()
         self.direct: list[str] = []

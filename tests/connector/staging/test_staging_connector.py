@@ -127,7 +127,7 @@ def work(metadata: Any) -> Any:
 
 
 def test_a_prompt_goes_through_a_slot_from_prefill_to_decode() -> None:
-    from kvserving_connector.vllm.lease import UNTIL
+    from kvserving_connector.vllm.lease import TERM, UNTIL
     from kvserving_connector.vllm.receipt import TransferReport
     from kvserving_connector.vllm.staging.consumer import SLOT
 
@@ -153,6 +153,7 @@ def test_a_prompt_goes_through_a_slot_from_prefill_to_decode() -> None:
     assert getattr(metadata.reqs_to_recv["d1"], SLOT) == gathered.slot
     # A handoff may be taken for a lease of 30 s less a heartbeat's distance and a second.
     assert getattr(metadata.reqs_to_recv["d1"], UNTIL) == pytest.approx(time.time() + 24, abs=5)
+    assert getattr(metadata.reqs_to_recv["d1"], TERM) == params["kvserving_lease"] == 30
 
     assert prefill.has_pending_push_work()
     prefill.update_connector_output(output(TransferReport(sent={"p1": 1}, samples=[Sample(Way.STAGED, 1, 1, 1.0)])))

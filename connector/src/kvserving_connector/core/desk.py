@@ -16,6 +16,7 @@ from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.core.refusal import Refusal
 from kvserving_connector.core.signing import (
     CLOCK_SKEW_SECONDS,
+    LEASE_KEY,
     PROBE_XARG,
     PROMPT_KEY,
     REFUSED_XARG,
@@ -170,7 +171,9 @@ class Desk:
         if params is None or not policy.can_sign:
             return None
         expiry = int(self._clock()) + usable_seconds(self._lease_seconds)
-        bound = {**params, PROMPT_KEY: handoff.prompt} if handoff.prompt else params
+        bound = {**params, LEASE_KEY: self._lease_seconds}
+        if handoff.prompt:
+            bound[PROMPT_KEY] = handoff.prompt
         try:
             signed = sign_params(bound, keys=policy.keys, revision=policy.revision, expiry=expiry)
         except (TypeError, ValueError):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kvserving_connector.core.refusal import Refusal
-from kvserving_connector.core.signing import PROMPT_KEY, SIGNATURE_KEY
+from kvserving_connector.core.signing import LEASE_KEY, PROMPT_KEY, SIGNATURE_KEY
 from kvserving_connector.core.staging import STAGED_KEY, is_slot
 
 PARAMS_KEY = "kv_transfer_params"
@@ -70,6 +70,7 @@ _FORMS: dict[str, Callable[[Any], bool]] = {
     "transfer_mode": _text(32),
     STAGED_KEY: is_slot,
     PROMPT_KEY: lambda value: isinstance(value, str) and _DIGEST.fullmatch(value) is not None,
+    LEASE_KEY: _integer(1, 2**31 - 1),
     SIGNATURE_KEY: _text(512),
 }
 

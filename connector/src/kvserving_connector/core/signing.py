@@ -23,6 +23,7 @@ from kvserving_connector.core.refusal import Refusal
 
 SIGNATURE_KEY = "kvserving_signature"
 PROMPT_KEY = "kvserving_prompt"
+LEASE_KEY = "kvserving_lease"
 PROBE_XARG = "kvserving_probe"
 REFUSED_XARG = "kvserving_refused"
 CLOCK_SKEW_SECONDS = 60

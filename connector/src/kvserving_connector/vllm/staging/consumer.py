@@ -72,9 +72,12 @@ class Consumer:
     def read(self, request_id: str, meta: Any) -> None:
         """Stand in for the worker's read: same arguments; what is not staged, or only to be notified, is left to it."""
         slot: Slot | None = getattr(meta, SLOT, None)
-        if not any(meta.local_block_ids) or self._must_meet(meta):
-            self._read_direct(request_id, meta)
-        elif slot is None:
+        # A handshake ends on a thread, under this lock: between our look and vLLM's own it would begin to read.
+        with self._worker._handshake_lock:
+            if not any(meta.local_block_ids) or self._must_meet(meta):
+                self._read_direct(request_id, meta)
+                return
+        if slot is None:
             ranges = runs([int(block) for block in meta.remote.block_ids[0]])
             self._note(request_id, meta, Way.DIRECT, ranges * self._worker.num_regions)
             agents = self._worker._remote_agents[meta.remote.engine_id].values()

@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kvserving_connector.core.signing import expiry_of
+from kvserving_connector.core.signing import LEASE_KEY, expiry_of
 from kvserving_connector.core.staging import Slot
 from kvserving_connector.core.staging_desk import Layout, StagingDesk, StagingTally
 from kvserving_connector.settings import logger
-from kvserving_connector.vllm.lease import UNTIL
+from kvserving_connector.vllm.lease import TERM, UNTIL
 from kvserving_connector.vllm.receipt import TransferReport
 from kvserving_connector.vllm.staging import eligible
 from kvserving_connector.vllm.staging.consumer import SLOT
@@ -31,7 +31,7 @@ class StagingScheduler:
         self._block_tokens = groups[0].kv_cache_spec.block_size if groups else 1
         self._desk: StagingDesk | None = None
         self._slots: dict[str, Slot] = {}
-        self._taken_until: dict[str, int] = {}
+        self._terms: dict[str, dict[str, int]] = {}
 
     @property
     def pending(self) -> bool:
@@ -66,15 +66,16 @@ class StagingScheduler:
         if (slot := Slot.of(params)) is not None:
             self._slots[request.request_id] = slot
         if (expiry := expiry_of(params)) is not None:
-            self._taken_until[request.request_id] = expiry
+            told = params.get(LEASE_KEY)
+            self._terms[request.request_id] = {UNTIL: expiry} | ({TERM: told} if told is not None else {})
 
     def build(self, metadata: Any, scheduler_output: Any) -> None:
         """Add this step's work to vLLM's metadata of it."""
         for request_id, meta in metadata.reqs_to_recv.items():
             if (slot := self._slots.pop(request_id, None)) is not None:
                 setattr(meta, SLOT, slot)
-            if (until := self._taken_until.pop(request_id, None)) is not None:
-                setattr(meta, UNTIL, until)
+            for name, value in self._terms.pop(request_id, {}).items():
+                setattr(meta, name, value)
         if self._desk is not None:
             for request_id, blocks, whole in _blocks(scheduler_output):
                 self._desk.blocks(request_id, blocks, whole=whole)
@@ -85,7 +86,7 @@ class StagingScheduler:
     def finished(self, request: Any, delay: bool, params: dict[str, Any] | None) -> tuple[bool, dict[str, Any] | None]:
         """Return what vLLM gets instead of what its own connector answered."""
         self._slots.pop(request.request_id, None)
-        self._taken_until.pop(request.request_id, None)
+        self._terms.pop(request.request_id, None)
         if self._desk is None:
             return delay, params
         return self._desk.finished(request.request_id, delay, params)
