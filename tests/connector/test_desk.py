@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from tests.connector.support import KEYS, NOW, PROBE_PARAMS, REVISION, handoff, mark
 from tests.connector.test_signing import anything

@@ -39,7 +39,7 @@ def test_a_heartbeat_that_was_sent_before_prolongs_it_by_two_thirds_less_its_way
     assert leases.certain_until("r1", ["a"], 150.0, LEASE) == 150.0
 
 
-@pytest.mark.parametrize("message", [b"r1:1", b"HB:r2,r11", b"HB:", b"\xff\xfe r1"])
+@pytest.mark.parametrize("message", [b"r1:1", b"r1", b"r0,HB:,r1", b"HB:r2,r11", b"HB:", b"\xff\xfe r1"])
 def test_other_messages_and_those_of_other_requests_prolong_nothing(leases: Leases, message: bytes) -> None:
     leases.sent("a", message, 120.0)
     assert certain(leases) == TAKEN_UNTIL
@@ -78,6 +78,7 @@ def test_a_peer_that_is_gone_is_forgotten(leases: Leases) -> None:
     leases.sent("b", b"HB:r1", 120.0)
     leases.forget("a")
     leases.forget("b")
+    leases.forget("never met")
     leases.ended("x", ["a"], 121.0)
     assert certain(leases, "a") == certain(leases, "b") == TAKEN_UNTIL
     leases.sent("a", b"HB:r1", 122.0)
@@ -116,6 +117,9 @@ def test_a_heartbeat_after_the_reads_waits_for_nothing(leases: Leases) -> None:
     leases.ended("x", ["a"], 105.0)
     leases.sent("a", b"HB:r1", 120.0)
     assert certain(leases) == 120.0 + PROLONGED
+    leases.began("y", ["a"])
+    leases.ended("y", ["a"], 150.0)
+    assert certain(leases) == 120.0 + PROLONGED
 
 
 def test_behind_a_read_that_never_ends_no_more_is_kept_than_a_lease_of_heartbeats(leases: Leases) -> None:
@@ -135,3 +139,6 @@ def test_the_lease_that_counts_is_prefills(leases: Leases) -> None:
     leases.sent("a", b"HB:r1", 131.1)
     assert certain(leases, lease=10) == TAKEN_UNTIL
     assert certain(leases) == 131.1 + PROLONGED
+    leases.sent("b", b"HB:r1", 125.1)
+    assert certain(leases, "b", lease=10) == TAKEN_UNTIL
+    assert certain(leases, "b") == 125.1 + PROLONGED

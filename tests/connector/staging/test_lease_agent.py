@@ -30,14 +30,19 @@ class Agent:
     def check_xfer_state(self, handle: object) -> str:
         return self.states[handle]
 
-    def release_xfer_handle(self, handle: object) -> None:
+    def release_xfer_handle(self, handle: object) -> str:
+        if self.states[handle] == "stuck":
+            raise RuntimeError("it goes on")
         self.released.append(handle)
+        return "released"
 
-    def send_notif(self, name: str, notif_msg: bytes) -> None:
+    def send_notif(self, name: str, notif_msg: bytes, backend: str = "UCX") -> str:
         self.told.append((name, notif_msg))
+        return backend
 
-    def remove_remote_agent(self, name: str) -> None:
+    def remove_remote_agent(self, name: str) -> str:
         self.removed.append(name)
+        return "removed"
 
 
 class Clock:
@@ -107,11 +112,14 @@ def test_a_read_that_ends_late_has_failed_and_stays_failed(
     assert "spec.transfer.lease" in told
 
 
-def test_a_read_that_fails_by_itself_is_left_as_it_is(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+def test_a_read_that_fails_by_itself_is_left_as_it_is(
+    guarded: LeaseAgent, agent: Agent, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     read(guarded, 24)
     agent.states["h"] = "ERR"
     clock.now += 100
     assert guarded.check_xfer_state("h") == "ERR"
+    assert not caplog.records
 
 
 def test_heartbeats_from_before_the_read_count_and_those_during_it_do_not(
@@ -181,16 +189,78 @@ def test_the_lease_that_prefill_tells_counts_before_decodes_own(
 
 
 def test_a_heartbeat_that_could_not_be_sent_prolongs_nothing(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
-    def broken(name: str, notif_msg: bytes) -> None:
+    def broken(name: str, notif_msg: bytes) -> str:
         raise RuntimeError("no connection")
 
-    agent.send_notif = broken  # type: ignore[method-assign]
-    with pytest.raises(RuntimeError, match="no connection"):
-        guarded.send_notif("rank", b"HB:r1")
+    agent.send_notif = broken  # type: ignore[assignment,method-assign]
+    for rank in ("rank", "other"):
+        with pytest.raises(RuntimeError, match="no connection"):
+            guarded.send_notif(rank, b"HB:r1")
     read(guarded, 2)
     agent.states["h"] = "DONE"
     clock.now += 3
     assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_a_heartbeat_counts_from_before_it_was_sent(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    def slow(name: str, notif_msg: bytes) -> str:
+        clock.now += 1
+        return ""
+
+    agent.send_notif = slow  # type: ignore[assignment,method-assign]
+    beat(guarded)
+    read(guarded, 2)
+    agent.states["h"] = "DONE"
+    clock.now = 1000.0 + 19
+    assert guarded.check_xfer_state("h") == "DONE"
+    clock.now += 0.5
+    assert guarded.check_xfer_state("h") == "ERR"
+
+
+def test_a_read_that_raises_ends_what_is_taken_as_the_requests(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    with pytest.raises(RuntimeError, match="in vLLM"), guarded.reading("d1", meta(2), ["rank"]):
+        raise RuntimeError("in vLLM")
+    guarded.transfer("other")
+    agent.states["other"] = "DONE"
+    clock.now += 100
+    assert guarded.check_xfer_state("other") == "DONE"
+
+
+def test_a_read_that_could_not_be_released_goes_on(guarded: LeaseAgent, agent: Agent, clock: Clock) -> None:
+    with guarded.reading("d0", meta(1, name="r0"), iter(["rank", "other"])):
+        guarded.transfer("h0")
+    beat(guarded)
+    agent.states["h0"] = "stuck"
+    with pytest.raises(RuntimeError, match="it goes on"):
+        guarded.release_xfer_handle("h0")
+    read(guarded, 2)
+    clock.now += 3
+    agent.states |= {"h": "DONE", "h0": "DONE"}
+    assert (guarded.check_xfer_state("h"), guarded.check_xfer_state("h0")) == ("ERR", "ERR")
+
+
+def test_heartbeats_behind_the_reads_of_one_request_wait_for_all_of_them(
+    guarded: LeaseAgent, agent: Agent, clock: Clock
+) -> None:
+    with guarded.reading("d0", meta(24, name="r0"), iter(["rank", "other"])):
+        guarded.transfer("h0")
+        guarded.transfer("h1")
+    beat(guarded)
+    guarded.release_xfer_handle("h0")
+    read(guarded, 2, "before")
+    guarded.release_xfer_handle("h1")
+    read(guarded, 2, "after")
+    clock.now += 3
+    agent.states |= {"before": "DONE", "after": "DONE"}
+    assert (guarded.check_xfer_state("before"), guarded.check_xfer_state("after")) == ("ERR", "DONE")
+
+
+def test_what_nixl_answers_is_answered(guarded: LeaseAgent) -> None:
+    with guarded.reading("d1", meta(2), ["rank"]):
+        assert guarded.transfer("h") == "PROC"
+    assert guarded.release_xfer_handle("h") == "released"
+    assert guarded.send_notif("rank", b"HB:r1", "LIBFABRIC") == "LIBFABRIC"
+    assert guarded.remove_remote_agent("rank") == "removed"
 
 
 def test_an_engine_that_stood_still_before_it_read_uses_nothing_of_it(
