@@ -33,15 +33,16 @@ def _engine(ctx: Context) -> list[Notice]:
         message = f"the connector has reduced function on vLLM {build.version}; all of it needs {full} or newer."
         found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, ctx.version_field, message))
     if ctx.disaggregated and ctx.spec.transfer.staging_memory.bytes and not ctx.cpu:
-        message = "staged transfers were proved on CPU engines and within one GPU, not between two: compare "
-        message += "answers and transfer times on your GPUs before you rely on them."
+        message = "staged transfers were proved on CPU engines and between two GPUs of one host, not over a network: "
+        message += "compare answers and transfer times on your GPUs before you rely on them."
         found.append(Notice(Reason.EXPERIMENTAL, "spec.transfer.stagingMemory", message))
     if ctx.spec.kvcached.enabled:
         message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
         found.append(Notice(Reason.EXPERIMENTAL, "spec.kvcached.enabled", message))
         if ctx.disaggregated and not ctx.spec.transfer.staging_memory.bytes:
             message = "0 under kvcached: NIXL reads memory that kvcached maps some 500 times slower than other memory; "
-            message += "staging transfers avoid that: set it to 512Mi or more."
+            message += "staging transfers avoid that: set it to 512Mi or more. A read that takes longer than "
+            message += f"spec.transfer.lease ({ctx.spec.transfer.lease}) is not used."
             found.append(Notice(Reason.EXPERIMENTAL, "spec.transfer.stagingMemory", message))
     return found
 
