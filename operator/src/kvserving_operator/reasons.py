@@ -106,3 +106,20 @@ class Reason(StrEnum):
     """The apiserver refused a child."""
     API_UNAVAILABLE = "ApiUnavailable"
     """The apiserver does not answer as it should."""
+
+
+WORKING = frozenset(
+    (
+        Reason.STARTING,
+        Reason.LOADING_MODEL,
+        Reason.VERIFYING,
+        Reason.ROLLING_OUT,
+        Reason.WAITING_FOR_DELETION,
+        Reason.CONFLICT,
+    )
+)
+"""Of what is on its way."""
+MENDS_ITSELF = WORKING | {Reason.POD_LOST}
+"""Of what is mended without anybody."""
+ENGINE_CONDITIONS = ("PrefillReady", "DecodeReady")
+"""Conditions of the roles whose pods are engines."""

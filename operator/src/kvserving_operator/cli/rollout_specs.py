@@ -20,7 +20,7 @@ from ..plan import check, labels
 from ..plan.context import make_context
 from ..plan.history import SPEC_KEY
 from ..plan.types import CLUSTER, Observed
-from ..reasons import Reason
+from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, Reason
 
 Body = Mapping[str, Any]
 SHORT = 8
@@ -29,11 +29,7 @@ _ROLES = ("prefill", "decode")
 _SECTIONS = ("model", "engine", "router", *_ROLES)
 """Parts of a kept spec that are looked into before it is checked: whoever may write ConfigMaps may have changed it."""
 _NUMBERS = ("replicas", "autoscaling")
-_OF_ENGINES = ("PrefillReady", "DecodeReady")
-_COMING = (
-    *(Reason.STARTING, Reason.LOADING_MODEL, Reason.ROLLING_OUT),
-    *(Reason.SUSPENDED, Reason.CONFLICT, Reason.WAITING_FOR_DELETION, Reason.POD_LOST),
-)
+_COMING = MENDS_ITSELF | {Reason.SUSPENDED}
 """Reasons of engines that are not ready and do not fail."""
 _DEPTH = 64
 """Levels of a kept spec: what a spec holds of pod templates has some twenty."""
@@ -113,7 +109,7 @@ def present_of(body: Body) -> Present:
 
 
 def _failing(conditions: Mapping[Any, Body]) -> str:
-    found = ((kind, conditions[kind]) for kind in _OF_ENGINES if kind in conditions)
+    found = ((kind, conditions[kind]) for kind in ENGINE_CONDITIONS if kind in conditions)
     fails = ((k, c.get("reason")) for k, c in found if c.get("status") == "False" and c.get("reason") not in _COMING)
     return ", ".join(f"{kind}: {reason}" for kind, reason in fails)
 

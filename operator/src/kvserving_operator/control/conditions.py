@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..plan import labels
 from ..plan.types import Manifest
 from ..plan.workloads import ENGINES
-from ..reasons import Reason
+from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, WORKING, Reason
 from . import scaling, sets
 from .causes import why
 from .facts import Condition, Facts, serving_revisions, workload
@@ -40,20 +40,8 @@ TYPES: Mapping[str, str] = {
 """Every type of condition, documented from here."""
 
 LEAVES = ("ConfigValid", "PrefillReady", "DecodeReady", "RouterReady", "StorageReady", "TransferVerified")
-_OF_ENGINES = ("PrefillReady", "DecodeReady")
-_OF_ROLES = (*_OF_ENGINES, "RouterReady")
+_OF_ROLES = (*ENGINE_CONDITIONS, "RouterReady")
 
-_WORKING = frozenset(
-    (
-        Reason.STARTING,
-        Reason.LOADING_MODEL,
-        Reason.VERIFYING,
-        Reason.ROLLING_OUT,
-        Reason.WAITING_FOR_DELETION,
-        Reason.CONFLICT,
-    )
-)
-_MENDS_ITSELF = _WORKING | {Reason.POD_LOST}
 _STUCK = frozenset(
     (
         Reason.INVALID_SPEC,
@@ -225,15 +213,15 @@ def _causes(leaves: Sequence[Condition]) -> list[Condition]:
     Without engines routers are not ready, and without one of these no probe is made or succeeds.
     """
     unmet = [leaf for leaf in leaves if not leaf.holds]
-    engines = [leaf for leaf in unmet if leaf.type in _OF_ENGINES]
+    engines = [leaf for leaf in unmet if leaf.type in ENGINE_CONDITIONS]
     roles = [leaf for leaf in unmet if leaf.type in _OF_ROLES]
 
     def follows(leaf: Condition) -> bool:
-        waits = leaf.type == "RouterReady" and leaf.reason in _WORKING and bool(engines)
+        waits = leaf.type == "RouterReady" and leaf.reason in WORKING and bool(engines)
         return waits or (leaf.type == "TransferVerified" and bool(roles))
 
     def later(leaf: Condition) -> bool:
-        fails = leaf.type in _OF_ENGINES and leaf.reason not in _WORKING | {Reason.SUSPENDED}
+        fails = leaf.type in ENGINE_CONDITIONS and leaf.reason not in WORKING | {Reason.SUSPENDED}
         return leaf.type != "ConfigValid" and not fails
 
     return sorted((leaf for leaf in unmet if not follows(leaf)), key=later)
@@ -242,13 +230,13 @@ def _causes(leaves: Sequence[Condition]) -> list[Condition]:
 def _ready(facts: Facts, causes: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Ready")
-    waits = not causes or causes[0].reason in _MENDS_ITSELF | {Reason.POD_FAILING}
+    waits = not causes or causes[0].reason in MENDS_ITSELF | {Reason.POD_FAILING}
     if waits and (blocked := _blocked(facts)) is not None:
         # What only takes its time does not help, and pods that fail may fail of it.
         return Condition("Ready", "False", *blocked)
     if causes:
         former = facts.plan is not None and any(r != facts.revision for r in serving_revisions(facts))
-        reason = Reason.ROLLING_OUT if former and causes[0].reason in _WORKING else causes[0].reason
+        reason = Reason.ROLLING_OUT if former and causes[0].reason in WORKING else causes[0].reason
         return Condition("Ready", "False", reason, f"{causes[0].type}: {causes[0].message}")
     for (kind, name), found in sorted(facts.problems.items()):
         # What runs may be ready, but it is not yet what this generation asks for.
@@ -293,10 +281,10 @@ def _degraded(facts: Facts, leaves: Sequence[Condition]) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Degraded", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
-        if found.reason not in _WORKING:
+        if found.reason not in WORKING:
             return Condition("Degraded", "True", found.reason, f"{kind} {name}: {found.message}")
     for leaf in leaves:
-        if not leaf.holds and leaf.reason not in _WORKING | {Reason.SUSPENDED, Reason.INVALID_SPEC}:
+        if not leaf.holds and leaf.reason not in WORKING | {Reason.SUSPENDED, Reason.INVALID_SPEC}:
             roles = [role for role in leaves if role.type in _OF_ROLES and not role.holds]
             # The transfer may be at fault beside a role that starts, or because of it.
             told = [*roles[:1], leaf] if leaf.type == "TransferVerified" else [leaf]
@@ -309,7 +297,7 @@ def _progressing(facts: Facts, causes: Sequence[Condition]) -> Condition:
         if found.again:
             return Condition("Progressing", "True", found.reason, f"{kind} {name}: {found.message}")
     for leaf in causes:
-        if leaf.reason in _MENDS_ITSELF:
+        if leaf.reason in MENDS_ITSELF:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
     for revision in sets.revisions(facts.view):
         resting = facts.rollout is not None and facts.rollout.resting
