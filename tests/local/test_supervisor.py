@@ -94,7 +94,7 @@ def test_a_killed_engine_is_restarted_leaves_discovery_meanwhile_and_is_verified
             state = await service.until(ready)
             os.kill(pod(state, "decode").pid, signal.SIGKILL)
             # A probe may miss it before its end is seen.
-            down = await service.until(lambda s: not pod(s, "decode").ready and pod(s, "decode").ended is not None)
+            down = await service.until(lambda s: not pod(s, "decode").ready and pod(s, "decode").ended > 0)
             assert down.phase == "Degraded"
             assert proof.caveat(down, 2.0) == "last verified 1 s ago, before svc-decode-0 ended"
             types = [w["worker_type"] for w in json.loads(directory.discovery_file.read_text())["workers"]]
