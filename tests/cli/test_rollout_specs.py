@@ -114,8 +114,12 @@ def test_a_revision_is_named_by_its_first_digits_and_unknown_ones_list_those_kep
 
 
 def test_without_a_former_spec_there_is_nothing_to_return_to() -> None:
-    with pytest.raises(LocalError, match=r"no former spec of qwen is kept; there are: [0-9a-f]{8} \(serving\)"):
+    with pytest.raises(
+        LocalError, match=r"no former spec of qwen is kept; there are: [0-9a-f]{8} \(serving\)"
+    ) as error:
         undone(served(FIRST), ALL[:1])
+    assert "changed in place" in str(error.value)
+    assert "apply the former file" in str(error.value)
 
 
 @pytest.mark.parametrize(

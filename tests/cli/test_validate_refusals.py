@@ -137,5 +137,20 @@ def test_a_word_that_may_be_a_secret_is_not_repeated(tmp_path: Path, capsys: pyt
     spec = {"engine": {"args": ["--max-num-seqs=sk-0123456789abcdef"]}}
     [fault] = validated(tmp_path / "object.yaml", document(spec), capsys)["faults"]
     assert fault["value"] is None
-    assert "and what is given is none: write --max-num-seqs=256" in fault["message"]
+    assert "and what is given is not such a value: write --max-num-seqs=256" in fault["message"]
     assert "sk-0" not in json.dumps(fault)
+
+
+def test_a_form_that_is_wrong_hides_what_a_plan_finds_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "object.yaml"
+    flags = {"engine": {"args": ["--max-model-len=abc"]}}
+    file.write_text(document({**flags, "transfer": {"lease": 5}}))
+    assert cli.run(["validate", str(file)]) == 1
+    said = capsys.readouterr()
+    assert "spec.transfer.lease" in said.out
+    assert "faults in the engines' flags, is told once these are mended" in said.err
+    file.write_text(document(flags))
+    assert cli.run(["validate", str(file)]) == 1
+    assert capsys.readouterr().err == ""

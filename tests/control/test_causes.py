@@ -123,3 +123,10 @@ def test_a_router_that_does_not_answer_is_told_from_one_without_engines() -> Non
     assert why(router, [silent]) == (Reason.STARTING, "pod r: it does not answer")
     told = why(router, [silent], engines=False)
     assert told == (Reason.STARTING, "pod r: it waits for engines, of which none takes requests")
+
+
+def test_an_image_that_cannot_be_pulled_is_named() -> None:
+    of = {**container(0, state={"waiting": {"reason": "ErrImagePull"}}), "image": "docker.io/nosuch/nosuch:v1"}
+    assert (
+        "ErrImagePull (container engine: image docker.io/nosuch/nosuch:v1)" in cause(waiting(containerStatuses=[of]))[1]
+    )

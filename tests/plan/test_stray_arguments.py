@@ -11,6 +11,9 @@ REFUSED = [
     (["256"], 0, "a value without a flag before it"),
     (["--max-num-seqs=8", "sk-sesame"], 1, "write --flag=value"),
     (["--enable-log-requests", "--max-num-seqs=8", "sesame"], 2, "a value without a flag before it"),
+    (["--enforce-eager", "max-num-seqs=8"], 1, "with two dashes"),
+    (["--enable_log_requests", "sesame"], 1, "a value without a flag before it"),
+    (["--no-async-scheduling", "sesame"], 1, "a value without a flag before it"),
     (["--max-num-seqs 256"], 0, "--max-num-seqs and its value in one argument"),
     (["-max-num-seqs", "256"], 0, "-max-num-seqs is no flag of vLLM"),
     (["-x=sesame"], 0, "-x is no flag of vLLM"),
@@ -33,7 +36,8 @@ def test_a_word_that_is_neither_flag_nor_value_is_refused_once(
 @pytest.mark.parametrize(
     "args",
     [
-        ["--no-such-flag-yet", "a", "b"],
+        ["--such-flag-yet", "a", "b"],
+        ["--enforce-eager", "--max-num-seqs", "8", "--disable-access-log-for-endpoints", "/health"],
         ["--seed", "-1"],
         ["--stop-token", "-"],
         ["-O3", "-cc.mode=3", "-O.mode=3"],

@@ -190,7 +190,11 @@ def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
             f" was before it: name one with --to-revision; {_listed(kept, present)}"
         )
     if not able:
-        raise LocalError(f"no former spec of {present.name} is kept; {_listed(kept, present)}")
+        raise LocalError(
+            f"no former spec of {present.name} is kept; {_listed(kept, present)}. What was changed since was changed in"
+            " place, as flags, numbers and resources are, and undo does not take it back: edit it back, or apply the"
+            " former file"
+        )
     if present.fails:
         raise LocalError(
             f"engines of {present.name} fail ({present.fails}), and no other revision is coming up: where they served"

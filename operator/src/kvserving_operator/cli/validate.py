@@ -37,22 +37,27 @@ def command(files: tuple[str, ...], output: str) -> int:
                 "faults": [{"path": f.path, "message": f.message, "value": f.value} for f in faults],
                 "notices": [{"reason": n.reason, "path": n.path, "message": n.message} for n in notices],
             }
-            for file, faults, notices in results
+            for file, faults, notices, _ in results
         ]
         click.echo(json.dumps(answer, indent=2))
     else:
-        for file, faults, notices in results:
+        for file, faults, notices, planned in results:
             for line in source.lines(file, faults):
                 click.echo(line)
+            if faults and not planned:
+                more = "what only a plan finds, such as faults in the engines' flags, is told once these are mended"
+                click.echo(f"note: {source.shown(file)}: {more}", err=True)
             if not faults:
                 click.echo(f"{source.shown(file)}: valid")
                 for notice in notices:
                     click.echo(f"notice: {source.shown(file)}: {notice}", err=True)
-    return 1 if any(faults for _, faults, _ in results) else 0
+    return 1 if any(faults for _, faults, _, _ in results) else 0
 
 
-def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
-    """Faults of the file, and notices of one without faults: of its plan, and of what only this machine can use.
+def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...], bool]:
+    """Faults of the file, notices of one without faults, and whether its plan was looked at, too.
+
+    Notices are those of the plan, and of what only this machine can use.
 
     An object with fields that only this machine can resolve is planned for it, others for the cluster.
     """
@@ -67,7 +72,7 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
     reading = source.inspect(file)
     faults = list(reading.faults)
     if reading.serving is None:
-        return faults, ()
+        return faults, (), False
     site, observed, config = CLUSTER, Observed(), None
     if reading.resolved:
         try:
@@ -75,16 +80,16 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...]]:
             config = model_config.read(model_config.folder_of(model.uri, model.revision))
             site, observed = Site("local"), Observed(facts=None if config is None else from_config(config))
         except InvalidSpec as error:
-            return [*faults, *error.faults], ()
+            return [*faults, *error.faults], (), False
     known = {(f.path, f.message) for f in faults}
     faults += [f for f in check(reading.serving, site=site, observed=observed) if (f.path, f.message) not in known]
     faults = faults or _too_long(reading.serving, config, observed)
     if faults:
-        return faults, ()
+        return faults, (), True
     message = "relative to this machine: `kvserving up` takes it, `kubectl apply` does not"
     relative = (Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
     notices = plan(reading.serving, site=site, observed=observed).notices
-    return faults, (*relative, *_of_folder(reading.serving.spec.model.uri, notices, here=site.local))
+    return faults, (*relative, *_of_folder(reading.serving.spec.model.uri, notices, here=site.local)), True
 
 
 def _too_long(serving: KVServing, config: Mapping[str, Any] | None, observed: Observed) -> list[Fault]:

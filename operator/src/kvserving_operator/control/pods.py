@@ -22,6 +22,7 @@ _FAILING = frozenset(
         "RunContainerError",
     )
 )
+_OF_IMAGES = frozenset(("ImagePullBackOff", "ErrImagePull", "InvalidImageName"))
 # One attempt may fail by the network or a node; these say that several have, or that none can succeed.
 _FOR_GOOD = frozenset(("ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"))
 NEVER_RAN = ("StartError", "ContainerCannotRun")
@@ -144,6 +145,8 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
         again = (container.get("restartCount") or 0) >= _STARTS and not container.get("ready") and last.get("exitCode")
         if reason in _FAILING or again:
             said = f"container {container.get('name', '?')}"
+            if reason in _OF_IMAGES:
+                return str(reason), f"{said}: image {container.get('image', '?')}"
             if words := last_words(last):
                 said = f"{said}: {words}"
             elif last.get("reason") in NEVER_RAN and last.get("message"):

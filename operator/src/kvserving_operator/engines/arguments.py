@@ -43,6 +43,12 @@ SHORT = {
 MOST_NESTED = 64
 """Levels of keys in a dotted flag that are looked into; no setting of vLLM has more than a few."""
 
+_SWITCH = re.compile(
+    r"--(no-.+|enable-.+|enforce-eager|trust-remote-code|async-scheduling|disable-log-stats|disable-custom-all-reduce"
+    r"|disable-cascade-attn|disable-hybrid-kv-cache-manager|disable-frontend-multiprocessing)|-ep"
+)
+"""Flags that take no value; what follows one is a value of nothing."""
+
 _SHORT_FORM = re.compile(rf"({'|'.join(sorted(SHORT, key=len, reverse=True))})([=. ]|$)")
 # A value may follow the one-letter forms at once.
 _ATTACHED = re.compile(r"-(O[0-9]|[qnr][a-z0-9_]+)$")
@@ -118,7 +124,8 @@ def stray(args: Sequence[str]) -> tuple[tuple[int, str], ...]:
                 found.append(
                     (index, f"holds {name} and its value in one argument: write {name}=value, or two arguments")
                 )
-            takes_values = "=" not in word and not space and not _ATTACHED.match(word)
+            switch = _SWITCH.fullmatch(word.replace("_", "-"))
+            takes_values = "=" not in word and not space and not _ATTACHED.match(word) and not switch
         elif word == "--":
             found.append((index, "-- ends the flags, and vLLM ignores what follows: remove it"))
             takes_values = True
@@ -128,7 +135,8 @@ def stray(args: Sequence[str]) -> tuple[tuple[int, str], ...]:
         elif not word.strip():
             found.append((index, "is blank: remove it"))
         elif not takes_values:
-            found.append((index, "is a value without a flag before it, which vLLM ignores: write --flag=value"))
+            words = "is a value without a flag before it, which vLLM ignores: write --flag=value, with two dashes"
+            found.append((index, words))
     return tuple(found)
 
 

@@ -75,7 +75,7 @@ def _port(ctx: Context) -> Iterator[Fault]:
             continue
         if not arguments.is_number(value):
             # What is no number may be a secret that slipped into the wrong place.
-            message = "--port needs a number from 1 to 65535, and what is given is none: write --port=8000"
+            message = "--port needs a number from 1 to 65535, and what is given is no number: write --port=8000"
             yield Fault(f"spec.{section}.args[{given[-1].start}]", message)
             return
         if not 1 <= int(value) <= 65535:

@@ -67,5 +67,5 @@ def _wrong(limit: Limit, written: str | None) -> str | None:
         value = limit.read(written)
         if is_automatic(limit, written) or (value is not None and 0 < value <= limit.most):
             return None
-        given = f"{quoted(written) if _SHOWN.fullmatch(written) else 'what is given'} is none"
+        given = f"{quoted(written)} is none" if _SHOWN.fullmatch(written) else "what is given is not such a value"
     return f"{limit.flag} needs {limit.needs}, and {given}: write {limit.flag}={limit.example}, or remove the flag"

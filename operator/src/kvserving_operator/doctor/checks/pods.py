@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...api.types import ResourceQuantity
-from ...control.pods import NEVER_RAN, PodState, ended, pod_state
+from ...control.pods import NEVER_RAN, PodState, ended, last_words, pod_state
 from ...engines import arguments
 from ...memory import host_memory, size
 from ...plan import labels, template
@@ -87,7 +87,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             f"pod {state.name}",
             f"{state.failing} {state.failing_message}".strip(),
             why="it does not serve",
-            fix=_way_out(state),
+            fix=_way_out(state, pod),
         )
     status = pod.get("status") or {}
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
@@ -105,10 +105,16 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             )
 
 
-def _way_out(state: PodState) -> str:
+def _way_out(state: PodState, pod: Body) -> str:
     if any(reason in state.failing_message for reason in NEVER_RAN):
         return _NEVER_RAN
-    return _WAITING.get(state.failing, "`kubectl describe pod` says why")
+    status = pod.get("status") or {}
+    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    if any(last_words(ended(container)) for container in containers):
+        return f"as the sentence says; `kubectl logs {state.name} --previous` has all of it"
+    found = _WAITING.get(state.failing, "`kubectl describe pod` says why")
+    named = found.replace("`kubectl describe pod`", f"`kubectl describe pod {state.name}`")
+    return named.replace("`kubectl logs --previous`", f"`kubectl logs {state.name} --previous`")
 
 
 def way_out(message: str) -> str:
