@@ -49,6 +49,20 @@ class Stage:
         body.pop("status", None)
         self.store.put_serving(serving_of(self.api.put("KVServing", body)))
 
+    def meanwhile(self, monkeypatch: pytest.MonkeyPatch, **metadata: Any) -> None:
+        """Let someone write the object anew while the children of its present spec are applied."""
+        applied = self.api.apply
+
+        async def apply(resource: Any, body: Any, *, force: bool) -> Any:
+            monkeypatch.setattr(self.api, "apply", applied)
+            former = self.api.objects["KVServing", "prod", "qwen"]
+            spec = {**SPEC, "engine": {"version": "0.19.0"}}
+            changed = {**former, "metadata": {**former["metadata"], **metadata}, "spec": spec}
+            self.store.put_serving(serving_of(self.api.put("KVServing", changed)))
+            return await applied(resource, body, force=force)
+
+        monkeypatch.setattr(self.api, "apply", apply)
+
     @property
     def view(self) -> View:
         found = self.store.view(KEY)
@@ -116,3 +130,25 @@ def test_nothing_is_said_where_pods_are_refused_because_the_namespace_goes(stage
     stage.store.put_child(KEY, replace(decode, version="999", workload=refused))
     assert stage.run() == Result("gone")
     assert stage.statuses == before
+
+
+def test_a_spec_that_is_written_while_the_former_is_applied_is_not_said_to_be_observed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.meanwhile(monkeypatch, generation=2)
+    stage.run()
+    status = stage.api.objects["KVServing", "prod", "qwen"]["status"]
+    assert {status["observedGeneration"], *(c["observedGeneration"] for c in status["conditions"])} == {1}
+    assert "errors" not in status
+    assert stage.run().outcome == "invalid"
+    status = stage.api.objects["KVServing", "prod", "qwen"]["status"]
+    assert {status["observedGeneration"], *(c["observedGeneration"] for c in status["conditions"])} == {2}
+    assert "0.19.0" in status["errors"][0]["message"]
+
+
+def test_what_was_planned_for_an_object_is_not_reported_of_another_one_of_its_name(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.meanwhile(monkeypatch, generation=1, uid="u2")
+    stage.run()
+    assert stage.statuses == 0

@@ -239,12 +239,15 @@ class Reconciler:
         self, facts: Facts, planned: Plan, serving: KVServing, rollout: Rollout, outcome: Outcome
     ) -> float | None:
         """Delete what may go and report what is there after applying; return when to report again."""
-        view = self._store.view(facts.view.serving.key)
-        if view is None:
+        stored = facts.view.serving
+        view = self._store.view(stored.key)
+        if view is None or view.serving.uid != stored.uid:
             return None
         await self._applier.prune(view, children.superfluous(view, planned, removed=rollout.removed), outcome)
         await role_status.report(self._kube, self._store, view, planned, outcome)
-        written, pause = await self._report(replace(facts, view=view), serving)
+        # The report is of the spec that was planned: one that was written meanwhile has not been looked at.
+        told = replace(view, serving=replace(view.serving, generation=stored.generation, spec=stored.spec))
+        written, pause = await self._report(replace(facts, view=told), serving)
         if written:
             outcome.writes += 1
         return pause
