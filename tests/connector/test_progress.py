@@ -1,7 +1,9 @@
-"""The progress thread of CPU engines, with real NIXL agents."""
+"""Waiting on CPU engines: NIXL's progress thread, with real agents, and vLLM's messages, with its real queue."""
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +11,12 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 api = pytest.importorskip("nixl._api", reason="NIXL is not installed here")
 
-from kvserving_connector.vllm.progress import DELAY_MICROSECONDS, patient_progress_thread  # noqa: E402
+from kvserving_connector.vllm.progress import (  # noqa: E402
+    DELAY_MICROSECONDS,
+    YIELD_SECONDS,
+    patient_messages,
+    patient_progress_thread,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -42,3 +49,22 @@ def test_a_nixl_without_the_setting_is_left_alone() -> None:
 
     with patient_progress_thread(Other):
         assert Other()
+
+
+def test_a_reader_of_vllms_messages_sleeps_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.distributed.device_communicators import shm_broadcast
+
+    monkeypatch.setattr(shm_broadcast, "sched_yield", shm_broadcast.sched_yield)
+    patient_messages(shm_broadcast)
+    waits = SimpleNamespace(is_reader=True, last_read=time.monotonic() + 60, busy_loop_s=1)
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    shm_broadcast.SpinCondition.wait(waits)
+    assert slept == [YIELD_SECONDS]
+
+
+def test_a_vllm_whose_messages_wait_otherwise_is_left_alone(caplog: pytest.LogCaptureFixture) -> None:
+    other = SimpleNamespace()
+    patient_messages(other)
+    assert vars(other) == {}
+    assert "take whole cores" in caplog.text

@@ -19,7 +19,7 @@ from kvserving_connector.core.desk import Desk
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.settings import KeyFile, Settings, logger
 from kvserving_connector.vllm import kvcached
-from kvserving_connector.vllm.progress import patient_progress_thread
+from kvserving_connector.vllm.progress import patient_messages, patient_progress_thread
 from kvserving_connector.vllm.receipt import TransferRecorder, TransferReport
 from kvserving_connector.vllm.staging.scheduler import StagingScheduler
 from kvserving_connector.vllm.staging.worker import StagingWorker
@@ -221,8 +221,10 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
 def _progress_of(vllm_config: Any) -> AbstractContextManager[None]:
     if vllm_config.device_config.device_type != "cpu":
         return nullcontext()
+    from vllm.distributed.device_communicators import shm_broadcast
     from vllm.distributed.nixl_utils import NixlWrapper
 
+    patient_messages(shm_broadcast)
     return patient_progress_thread(NixlWrapper)
 
 

@@ -1,4 +1,4 @@
-"""NIXL's progress thread on CPU engines: waiting for events instead of polling without a pause.
+"""Waiting on CPU engines: with pauses, instead of polling on the cores that they and their neighbours compute on.
 
 NIXL's Python API starts the thread with a delay of 0, so that it takes a whole core from the first transfer on. On a
 GPU host that core is spare; a CPU engine computes on it, and its neighbours do. The thread wakes on events anyway.
@@ -6,6 +6,7 @@ GPU host that core is spare; a CPU engine computes on it, and its neighbours do.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,3 +41,21 @@ def patient_progress_thread(agent_class: Any) -> Iterator[None]:
         yield
     finally:
         setattr(bindings, _CONFIG, original)
+
+
+YIELD_SECONDS = 0.0005
+_YIELD = "sched_yield"
+
+
+def patient_messages(channel: Any) -> None:
+    """Let this process sleep between looks at the messages of vLLM's engine core and workers, for good.
+
+    ``channel`` is vLLM's module of shared-memory messages. Both ends look without a pause for a second after each
+    message, and an engine that waits for a transfer, or for its own KV to be fetched, sends some all the time: on two
+    cores prefill's two processes then kept decode's from running until the lease was over. A module without the
+    function is left as it is, with a line in the log.
+    """
+    if not callable(getattr(channel, _YIELD, None)):
+        logger.warning("KVServing connector: this vLLM has no %s; waiting engines take whole cores", _YIELD)
+        return
+    setattr(channel, _YIELD, lambda: time.sleep(YIELD_SECONDS))
