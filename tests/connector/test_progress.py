@@ -13,7 +13,9 @@ api = pytest.importorskip("nixl._api", reason="NIXL is not installed here")
 
 from kvserving_connector.vllm.progress import (  # noqa: E402
     DELAY_MICROSECONDS,
+    IDLE_STEP_SECONDS,
     YIELD_SECONDS,
+    IdleSteps,
     patient_messages,
     patient_progress_thread,
 )
@@ -68,3 +70,17 @@ def test_a_vllm_whose_messages_wait_otherwise_is_left_alone(caplog: pytest.LogCa
     patient_messages(other)
     assert vars(other) == {}
     assert "take whole cores" in caplog.text
+
+
+def test_only_a_patient_workers_steps_that_compute_nothing_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    for patient in (False, True):
+        steps = IdleSteps(patient=patient)
+        steps.began()
+        steps.computed()
+        steps.ended()
+        assert slept == []
+        steps.began()
+        steps.ended()
+    assert slept == [IDLE_STEP_SECONDS]

@@ -59,3 +59,32 @@ def patient_messages(channel: Any) -> None:
         logger.warning("KVServing connector: this vLLM has no %s; waiting engines take whole cores", _YIELD)
         return
     setattr(channel, _YIELD, lambda: time.sleep(YIELD_SECONDS))
+
+
+IDLE_STEP_SECONDS = 0.005
+
+
+class IdleSteps:
+    """Makes a worker's steps that compute nothing last a moment: they look only whether a transfer has ended.
+
+    Without that their thread takes Python's lock again and again, and the thread that meets another engine waited for
+    it for as long as a lease (seen with three CPU engines on two cores).
+    """
+
+    def __init__(self, *, patient: bool) -> None:
+        """``patient`` is whether steps are to last; for CPU engines."""
+        self._patient = patient
+        self._computed = False
+
+    def began(self) -> None:
+        """Take the begin of a step."""
+        self._computed = False
+
+    def computed(self) -> None:
+        """Take that the step has computed tokens."""
+        self._computed = True
+
+    def ended(self) -> None:
+        """Take the end of a step, and pause where it computed nothing."""
+        if self._patient and not self._computed:
+            time.sleep(IDLE_STEP_SECONDS)
