@@ -116,6 +116,11 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
     )
 
 
+def containers(status: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The statuses of a pod's containers, those that initialise it first."""
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+
+
 def ended(container: Mapping[str, Any]) -> Mapping[str, Any]:
     """How a container ended last, from its status: by an error now, else before it was started again; empty without
     an end. An end by success that it stays in, as of an init container, is none."""
@@ -139,7 +144,7 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
 
     One that has ended twice fails until it is ready: between two attempts it looks as if it were starting.
     """
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in containers(status):
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
         last = ended(container)
         again = (container.get("restartCount") or 0) >= _STARTS and not container.get("ready") and last.get("exitCode")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...api.types import ResourceQuantity
-from ...control.pods import NEVER_RAN, PodState, ended, last_words, pod_state
+from ...control.pods import NEVER_RAN, PodState, containers, ended, last_words, pod_state
 from ...engines import arguments
 from ...memory import host_memory, size
 from ...plan import labels, template
@@ -89,8 +89,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             why="it does not serve",
             fix=_way_out(state, pod),
         )
-    status = pod.get("status") or {}
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in containers(pod.get("status") or {}):
         last = ended(container)
         if last.get("reason") == _OUT_OF_MEMORY:
             yield _out_of_memory(facts, pod, str(container.get("name")))
@@ -108,9 +107,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
 def _way_out(state: PodState, pod: Body) -> str:
     if any(reason in state.failing_message for reason in NEVER_RAN):
         return _NEVER_RAN
-    status = pod.get("status") or {}
-    containers = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    if any(last_words(ended(container)) for container in containers):
+    if any(last_words(ended(container)) for container in containers(pod.get("status") or {})):
         return f"as the sentence says; `kubectl logs {state.name} --previous` has all of it"
     found = _WAITING.get(state.failing, "`kubectl describe pod` says why")
     named = found.replace("`kubectl describe pod`", f"`kubectl describe pod {state.name}`")
