@@ -172,7 +172,8 @@ def test_flags_that_are_no_numbers_are_told_with_the_field_that_has_them(flag: s
         for section in ("engine", "decode"):
             given = serving(f"  {section}: {{args: ['{flag}={written}']}}\n")
             read: Any = objects.longest if flag == "--max-model-len" else partial(objects.limits, role="decode")
-            said = rf"^spec\.{section}\.args\[0\]: {flag} needs a .* is none: write {flag}=.*, or remove the flag$"
+            value = r"('[^']*' is none|what is given is not such a value)"
+            said = rf"^spec\.{section}\.args\[0\]: {flag} needs a .*, and {value}: write {flag}=.*, or remove the flag$"
             with pytest.raises(InvalidSpec, match=said) as told:
                 read(given)
             assert len(str(told.value)) < 400

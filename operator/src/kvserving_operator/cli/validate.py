@@ -44,7 +44,7 @@ def command(files: tuple[str, ...], output: str) -> int:
         for file, faults, notices, planned in results:
             for line in source.lines(file, faults):
                 click.echo(line)
-            if faults and not planned:
+            if not planned and any(fault.path for fault in faults):
                 more = "what only a plan finds, such as faults in the engines' flags, is told once these are mended"
                 click.echo(f"note: {source.shown(file)}: {more}", err=True)
             if not faults:
