@@ -15,6 +15,7 @@ from kvserving_operator.local import procfs
 from kvserving_operator.local.state import DEGRADED, FAILED, READY, STARTING, PodState, ServiceDir, State
 
 UP = "`kvserving up FILE` brings one up"
+NOTHING = f"nothing runs on this machine; {UP}, `kubectl kvserving status` shows the objects of a cluster\n"
 PROOF = ("ok     svc-prefill-0 -> svc-decode-0  16 tokens", "verified: KV moved")
 
 
@@ -179,11 +180,13 @@ def test_every_command_says_that_a_service_is_just_being_started(
         assert said(capsys) == told
     finally:
         os.close(lock)
-    assert said(capsys) == f"nothing runs; {UP}\n"
+    assert said(capsys) == NOTHING
 
 
 def test_every_command_says_how_to_bring_up_what_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("status", "verify", "logs", "down"):
         assert cli.run([command, "nobody"]) == 1
-        assert f"there are: none; {UP}" in capsys.readouterr().err
-    assert said(capsys) == f"nothing runs; {UP}\n"
+        told = capsys.readouterr().err
+        assert f"there are: none; {UP}" in told
+        assert (f"`kubectl kvserving {command} nobody`" in told) == (command in ("status", "verify"))
+    assert said(capsys) == NOTHING

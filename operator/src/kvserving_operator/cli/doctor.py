@@ -137,10 +137,11 @@ def _elsewhere(name: str, only: str | None, output: str) -> int:
     except LocalError as error:
         there = there_are([directory.name for directory in services()])
         here = f"no service {name} runs on this machine ({there}; {UP})"
+        way_out = ", or a file of an object" if isinstance(error, NoCluster) else ""
         # Where nothing names a cluster, a service of this machine is meant: the answer is no, as that of `status`.
         unasked = isinstance(error, EnvironmentFault) and not isinstance(error, NoCluster)
         kind = EnvironmentFault if unasked else LocalError
-        raise kind(f"{here}, and {error}") from error
+        raise kind(f"{here}, and {error}{way_out}") from error
 
 
 async def _local(state: State, output: str) -> int:
@@ -154,13 +155,9 @@ async def _local(state: State, output: str) -> int:
 async def _live(name: str, target: Target, only: str | None, output: str) -> int:
     from ..doctor import gather_object
     from ..doctor.connection import connect, kubeconfig_of
-    from ..local.errors import LocalError
 
     async with connect(kubeconfig_of(target.kubeconfig), target.context, target.namespace) as connection:
-        try:
-            facts = await gather_object.of_cluster(connection, connection.namespace, name)
-        except gather_object.NoSuchObject as error:
-            raise LocalError(str(error)) from error
+        facts = await gather_object.of_cluster(connection, name)
     return _object(facts, only, output)
 
 

@@ -34,7 +34,7 @@ async def _status(name: str | None, everywhere: bool, target: Target, output: st
     from ..control.failures import ApiFailure
     from ..control.permissions import PODS, SERVING
     from ..doctor.connection import connect, kubeconfig_of, refused
-    from ..local.errors import LocalError, there_are
+    from ..doctor.named import absent
     from ..plan import labels
 
     async with connect(kubeconfig_of(target.kubeconfig), target.context, target.namespace) as connection:
@@ -43,8 +43,7 @@ async def _status(name: str | None, everywhere: bool, target: Target, output: st
             bodies = [body async for page in connection.kube.list(SERVING, where) for body in page.items]
             found = [body for body in bodies if name in (None, body["metadata"]["name"])]
             if name is not None and not found:
-                there = sorted(str(body["metadata"]["name"]) for body in bodies)
-                raise LocalError(f"no KVServing {name} in namespace {where}; {there_are(there)}")
+                raise absent(name, where, bodies)
             selector = f"{labels.NAME}={name}"
             pages = [page async for page in connection.kube.list(PODS, where, selector=selector)] if name else []
         except ApiFailure as failure:

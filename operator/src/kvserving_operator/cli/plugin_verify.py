@@ -58,18 +58,17 @@ async def _verify(name: str, target: Target, timeout: float, output: str) -> int
 async def _probe(connection: Connection, name: str, timeout: float) -> tuple[Verification, str]:
     """Probe now; return the outcome and what the operator said last."""
     from ..control.observe import serving_of
-    from ..control.permissions import PODS, SECRETS, SERVING
+    from ..control.permissions import PODS, SECRETS
     from ..control.pods import pod_state
     from ..control.verification import served_model
+    from ..doctor.named import read_named
     from ..local.errors import LocalError
     from ..plan import labels
     from ..plan.names import Names, base_name
     from ..verify import mark, verify
 
     namespace, kube = connection.namespace, connection.kube
-    body = await kube.get(SERVING, namespace, name)
-    if body is None:
-        raise LocalError(f"no KVServing {name} in namespace {namespace}; `kubectl kvserving status` lists those there")
+    body = await read_named(connection, name)
     serving = _parsed(body)
     stored = serving_of(body)
     revision = str(stored.status.get("revision") or "")

@@ -113,19 +113,16 @@ async def _connected(target: Target, *, writing: bool = False) -> AsyncIterator[
 
 
 async def _object(connection: Connection, name: str) -> Body:
-    from ..control.permissions import SERVING
-    from ..local.errors import LocalError, there_are
+    from ..doctor.named import NoSuchObject, read_named
     from ..local.state import services
 
-    namespace = connection.namespace
-    body = await connection.kube.get(SERVING, namespace, name)
-    if body is not None:
-        return body
-    bodies = [item async for page in connection.kube.list(SERVING, namespace) for item in page.items]
-    there = sorted(str(item["metadata"]["name"]) for item in bodies)
-    here = any(directory.name == name for directory in services())
-    local = f"; the service {name} on this machine has no rollouts: `kvserving up` runs one revision" if here else ""
-    raise LocalError(f"no KVServing {name} in namespace {namespace}; {there_are(there)}{local}")
+    try:
+        return await read_named(connection, name)
+    except NoSuchObject as error:
+        if all(directory.name != name for directory in services()):
+            raise
+        local = f"the service {name} on this machine has no rollouts: `kvserving up` runs one revision"
+        raise NoSuchObject(f"{error}; {local}") from None
 
 
 async def _kept(connection: Connection, body: Body) -> tuple[Kept, ...]:

@@ -22,14 +22,18 @@ def command(name: str | None, output: str) -> int:
 
     require_linux()
     from ..local import client
-    from ..local.errors import UP, LocalError
+    from ..local.errors import UP, LocalError, NoSuchService
     from ..local.state import FAILED, LOST, starting
     from .names import service_name
     from .summary import print_state
 
     name = None if name is None else service_name(name)
 
-    states = [state for d in client.find(name) if (state := client.current(d)) is not None]
+    try:
+        found = client.find(name)
+    except NoSuchService as missing:
+        raise NoSuchService(f"{missing}. `kubectl kvserving status {name}` shows an object of a cluster") from None
+    states = [state for d in found if (state := client.current(d)) is not None]
     if name is not None and not states:
         raise LocalError(f"the state of {name} cannot be read just now; if it runs, it writes a new one within seconds")
     status = 1 if name is not None and states[0].phase in (FAILED, LOST) else 0
@@ -39,7 +43,7 @@ def command(name: str | None, output: str) -> int:
         return status
     begun = starting() if name is None else []
     if not states and not begun:
-        click.echo(f"nothing runs; {UP}")
+        click.echo(f"nothing runs on this machine; {UP}, `kubectl kvserving status` shows the objects of a cluster")
     for state in states:
         print_state(state, wide=output == "wide", brief=name is None)
     for directory in begun:

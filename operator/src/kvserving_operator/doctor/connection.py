@@ -76,7 +76,7 @@ def kubeconfig_of(option: str | None) -> str | None:
         return None
     raise NoCluster(
         f"there is no cluster to ask: neither --kubeconfig nor KUBECONFIG is set, and {DEFAULT_KUBECONFIG} does not "
-        "exist. Name a kubeconfig, or a file of an object"
+        "exist. Name a kubeconfig"
     )
 
 

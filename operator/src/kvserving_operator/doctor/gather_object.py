@@ -13,12 +13,11 @@ from ..api.faults import InvalidSpec
 from ..api.v1alpha1 import GROUP, KIND, VERSION, KVServing, Model
 from ..control.failures import ApiFailure
 from ..control.observe import Child, View, child_of, serving_of
-from ..control.permissions import CHILDREN, PODS, SECRETS, SERVING, Resource
+from ..control.permissions import CHILDREN, PODS, SECRETS, Resource
 from ..control.pods import pod_state
 from ..control.reconcile import observed_of, read
 from ..control.status import public
 from ..local import model_config, preflight
-from ..local.errors import there_are
 from ..local.state import root
 from ..model_facts import ModelFacts
 from ..plan import Observed, Site, check, labels, plan
@@ -27,6 +26,7 @@ from ..plan.types import CLUSTER
 from .checks.live import wanted_secrets
 from .connection import Connection, pod_path, refused
 from .facts import Body, Engine, Keys, Live, ObjectFacts, Series, Unread, role_of, unique
+from .named import read_named
 
 NODES = Resource("", "v1", "Node", "nodes", ("list",), "what pods can be placed on")
 EVENTS = Resource("", "v1", "Event", "events", ("list",), "what the cluster says of pods")
@@ -37,10 +37,6 @@ CLAIMS = next(resource for resource in CHILDREN if resource.kind == "PersistentV
 OPENAPI = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 _VERSION = re.compile(r'"version"\s*:\s*"([0-9A-Za-z.+_-]{1,64})"')
 _AT_ONCE = 8
-
-
-class NoSuchObject(Exception):
-    """There is no object of that name; the message says which there are."""
 
 
 def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
@@ -76,18 +72,17 @@ def _planned(reading: load.Reading, serving: KVServing, site: Site, facts: Obser
     return ObjectFacts(name, namespace, serving, made)
 
 
-async def of_cluster(connection: Connection, namespace: str, name: str) -> ObjectFacts:
+async def of_cluster(connection: Connection, name: str) -> ObjectFacts:
     """One object with its children, pods, events, Secrets (names of keys), claims, nodes and engines' counters.
 
     What may not be read is noted. Raises ``NoSuchObject``, and ``EnvironmentFault`` where the object itself cannot be
     had.
     """
     try:
-        body = await connection.kube.get(SERVING, namespace, name)
+        body = await read_named(connection, name)
     except ApiFailure as failure:
         raise refused(connection.server, failure) from None
-    if body is None:
-        raise NoSuchObject(await _others(connection, namespace, name))
+    namespace = connection.namespace
     gatherer = _Gatherer(connection, namespace, name)
     stored = serving_of(body)
     children, pods = await asyncio.gather(gatherer.children(), gatherer.listed(PODS, namespace, labelled=True))
@@ -135,16 +130,6 @@ async def of_cluster(connection: Connection, namespace: str, name: str) -> Objec
 
 def _child(body: Body) -> Child:
     return child_of(body, str(body["apiVersion"]), str(body["kind"]))
-
-
-async def _others(connection: Connection, namespace: str, name: str) -> str:
-    there: list[str] = []
-    try:
-        async for page in connection.kube.list(SERVING, namespace):
-            there += [str(item["metadata"]["name"]) for item in page.items]
-    except ApiFailure as failure:
-        return f"no {KIND} {name} in namespace {namespace}; {unread('which there are', failure, '').reason}"
-    return f"no {KIND} {name} in namespace {namespace}; {there_are(sorted(there))}"
 
 
 class _Gatherer:
