@@ -50,6 +50,16 @@ def test_foreign_values_in_our_fields_are_restored_and_foreign_fields_stay(
     )
     assert back is not None
     assert back["spec"]["minReadySeconds"] == 3
+    told = eventually(
+        lambda: plane.api.items(f"/api/v1/namespaces/{namespace}/events", fieldSelector="reason=EditPutBack"),
+        lambda found: len(found) == 2,
+        what="an event of each edit",
+    )
+    ends = ": changed by someone else and set again: change the KVServing instead"
+    assert {event["message"] for event in told} == {
+        f"Service qwen, metadata.labels.app.kubernetes.io/name{ends}",
+        f"Deployment {decode}, spec.replicas{ends}",
+    }
 
 
 def test_a_port_of_a_service_that_someone_edits_is_restored(

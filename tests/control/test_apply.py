@@ -132,6 +132,22 @@ def test_a_shape_that_the_server_keeps_differently_is_applied_once_and_accepted(
     assert stage.apply().writes == 0
 
 
+def test_an_edit_that_is_put_back_is_told_with_its_fields_and_a_change_of_the_plan_is_not(stage: Stage) -> None:
+    stage.apply()
+    live = stage.api.objects["Service", "prod", "qwen"]
+    [entry] = live["metadata"]["managedFields"]
+    taken = {key: value for key, value in entry["fieldsV1"]["f:spec"].items() if key != "f:selector"}
+    live["metadata"]["managedFields"] = [{**entry, "fieldsV1": {**entry["fieldsV1"], "f:spec": taken}}]
+    stage.see("Service", "qwen")
+    assert stage.apply().put_back == ["Service qwen, spec.selector"]
+    assert stage.apply().put_back == []
+    live = stage.api.objects["Service", "prod", "qwen"]
+    live["metadata"]["annotations"]["kvserving.dev/applied"] = "of another plan"
+    stage.see("Service", "qwen")
+    again = stage.apply()
+    assert (again.writes, again.put_back) == (1, [])
+
+
 def test_a_failing_child_does_not_keep_the_others_from_being_made(stage: Stage) -> None:
     stage.api.fail["apply", "NetworkPolicy"] = ApiFailure(500, "InternalError", "", "patch", {})
     outcome = stage.apply()

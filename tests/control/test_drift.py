@@ -88,6 +88,35 @@ def test_a_field_that_someone_else_took_does_not_match(path: str) -> None:
     assert not drift.matches(MANIFEST, own(without(path)))
 
 
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("f:spec/f:replicas", "spec.replicas"),
+        ("f:metadata/f:labels/f:x", "metadata"),
+        (
+            'f:spec/f:template/f:spec/f:containers/k:{"name":"engine"}/f:args',
+            "spec.template.spec.containers[engine].args",
+        ),
+        (
+            'f:spec/f:template/f:spec/f:containers/k:{"name":"engine"}/f:volumeMounts',
+            "spec.template.spec.containers[engine].volumeMounts",
+        ),
+        ('f:spec/f:template/f:spec/f:volumes/k:{"name":"shm"}', "spec.template.spec.volumes"),
+    ],
+)
+def test_what_was_taken_from_us_is_named_by_its_highest_part(path: str, told: str) -> None:
+    assert drift.gained(own(without(path)), own(FIELDS)) == [told]
+    assert drift.gained(own(FIELDS), own(without(path))) == []
+
+
+def test_members_of_lists_are_named_by_their_keys_and_values_not_at_all() -> None:
+    ports = {'k:{"containerPort":8000,"protocol":"TCP"}': {"f:name": {}}, 'k:{"containerPort":8001}': {"f:name": {}}}
+    before = {"f:spec": {"f:ports": {'k:{"containerPort":8001}': {}}, "f:kept": {}}}
+    after = {"f:spec": {"f:ports": ports, "f:finalizers": {'v:"secret"': {}}, "f:kept": {".": {}}}}
+    assert drift.gained(before, after) == ["spec.finalizers", "spec.ports[8000,TCP]", "spec.ports[8001].name"]
+    assert drift.gained({"f:finalizers": {}}, {"f:finalizers": {'v:"secret"': {}}}) == ["finalizers[]"]
+
+
 def test_a_field_that_we_no_longer_want_does_not_match() -> None:
     less = copy.deepcopy(MANIFEST)
     del less["spec"]["replicas"]

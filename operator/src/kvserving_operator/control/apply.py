@@ -16,7 +16,7 @@ from ..api.v1alpha1 import API_VERSION
 from ..plan import labels, multinode, workloads
 from ..plan.types import Manifest, Plan
 from ..reasons import Reason
-from . import children, scaling
+from . import children, drift, scaling
 from .children import Action, Wanted
 from .contests import Contests
 from .failures import ApiFailure, Problem, problem
@@ -40,6 +40,8 @@ class Outcome:
     problems: dict[Identity, Problem] = field(default_factory=dict)
     remade: list[str] = field(default_factory=list)
     """Names of generated Secrets that were gone and are made anew."""
+    put_back: list[str] = field(default_factory=list)
+    """What others had changed of children and is set again: each child with the first of its fields."""
     unfinished: bool = False
     """Whether the time for one reconciliation ran out before every child was looked at."""
 
@@ -172,9 +174,14 @@ class Applier:
                     )
                     outcome.problems[child.identity] = Problem(Reason.CONFLICT, message, again=True, retry_after=pause)
                     return
-                body = await self._update(child, live, outcome)
+                after = child_of(await self._update(child, live, outcome), child.api_version, child.kind)
                 outcome.writes += 1
-                self._note(key, child, child_of(body, child.api_version, child.kind))
+                self._note(key, child, after)
+                # Where the plan changed too, an edit cannot be told from it; an answer that brought no field back is
+                # of a child that the server keeps in another shape.
+                if live.digest == child.digest and (paths := drift.gained(live.fields, after.fields)):
+                    more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+                    outcome.put_back.append(f"{live.kind} {live.name}, {paths[0]}{more}")
                 log.info("updated %s", live)
             case (Action.REFUSE | Action.WAIT) as action:
                 reason = Reason.OWNED_BY_OTHER if action is Action.REFUSE else Reason.WAITING_FOR_DELETION

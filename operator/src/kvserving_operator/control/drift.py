@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -78,6 +78,30 @@ def owns(fields: Fields, *path: str) -> bool:
         if node is None:
             return False
     return True
+
+
+def gained(before: Fields, after: Fields) -> list[str]:
+    """Return the paths that ``after`` has and ``before`` lacks, each by its highest part, in order.
+
+    Members of lists are named by their keys. Values appear nowhere.
+    """
+    return sorted(_gained(before, after, ""))
+
+
+def _gained(before: Any, after: Fields, path: str) -> Iterator[str]:
+    had = before if isinstance(before, Mapping) else {}
+    for key, member in after.items():
+        if key == ".":
+            continue
+        if key.startswith("f:"):
+            here = f"{path}.{key[2:]}".lstrip(".")
+        else:
+            names = ",".join(str(value) for value in _identity(key).values()) if key.startswith("k:") else ""
+            here = f"{path}[{names}]"
+        if key not in had:
+            yield here
+        elif isinstance(member, Mapping):
+            yield from _gained(had[key], member, here)
 
 
 def _without_unmanaged(manifest: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from .permissions import EVENTS
 log = logging.getLogger(__name__)
 
 _LONGEST = 1000
+"""Characters of a message, of which the API takes no more than 1,024."""
 
 
 class EventKind(Enum):
@@ -45,6 +46,11 @@ class EventKind(Enum):
         "SecretRemade",
         "Warning",
         "A Secret that the operator makes was gone and is made anew; pods read it again within about two minutes.",
+    )
+    EDIT_PUT_BACK = (
+        "EditPutBack",
+        "Warning",
+        "Someone changed what the operator says of a child, and it is set again; the message names child and fields.",
     )
     ENGINE_REPLACED = ("EngineReplaced", "Warning", "An engine hangs or cannot transfer; its pod is deleted.")
 
@@ -118,7 +124,7 @@ def transitions(last: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[E
         if kind is EventKind.NOT_READY and asked and condition["reason"] in _UNDER_WAY:
             sent = EventKind.ROLLING_OUT
         if sent is not None and (moved or (kind in _REASON_MATTERS and was.get("reason") != condition["reason"])):
-            found.append(Event(sent, f"{condition['reason']}: {condition['message']}"[:_LONGEST]))
+            found.append(Event(sent, f"{condition['reason']}: {condition['message']}"))
     return (*found, *_of_rollout(last, document))
 
 
@@ -170,7 +176,7 @@ class Recorder:
                 "resourceVersion": serving.version,
             },
             "reason": event.kind.reason,
-            "message": event.message,
+            "message": event.message[:_LONGEST],
             "type": event.kind.type,
             "firstTimestamp": now,
             "lastTimestamp": now,

@@ -199,6 +199,9 @@ class Reconciler:
             needed = {name: (field_of(serving, name), keys) for name, keys in of_users(planned).items()}
             await self._secrets.look_for(view.serving, needed, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
+        if outcome.put_back:
+            told = f"{'; '.join(outcome.put_back)}: changed by someone else and set again: change the {KIND} instead"
+            await self._recorder.send(view.serving, (Event(EventKind.EDIT_PUT_BACK, told),))
         if _terminates(view, outcome):
             # It goes with its namespace, where no event can be made any more either.
             return Result("gone")
