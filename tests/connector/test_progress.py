@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import time
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +16,24 @@ api = pytest.importorskip("nixl._api", reason="NIXL is not installed here")
 from kvserving_connector.vllm.progress import (  # noqa: E402
     DELAY_MICROSECONDS,
     IDLE_STEP_SECONDS,
+    PULL_STEP_SECONDS,
     YIELD_SECONDS,
-    IdleSteps,
+    last_a_moment,
+    mark_idle,
     patient_messages,
     patient_progress_thread,
 )
 
 pytestmark = pytest.mark.engine
+
+
+@dataclass(frozen=True)
+class Results:
+    """What vLLM's connector returns of a step, where it has such a class."""
+
+    finished_sending: None = None
+    finished_recving: None = None
+    failed_recving: None = None
 
 
 def _config_class() -> Any:
@@ -72,15 +85,47 @@ def test_a_vllm_whose_messages_wait_otherwise_is_left_alone(caplog: pytest.LogCa
     assert "take whole cores" in caplog.text
 
 
-def test_only_a_patient_workers_steps_that_compute_nothing_last(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("under_way", [False, True])
+@pytest.mark.parametrize("patient", [False, True])
+@pytest.mark.parametrize("tokens", [0, 3])
+def test_a_step_without_tokens_lasts_until_a_read_ends_or_a_moment_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, patient: bool, under_way: bool
+) -> None:
     slept: list[float] = []
+    waited: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    for patient in (False, True):
-        steps = IdleSteps(patient=patient)
-        steps.began()
-        steps.computed()
-        steps.ended()
-        assert slept == []
-        steps.began()
-        steps.ended()
-    assert slept == [IDLE_STEP_SECONDS]
+
+    def pull_ended(seconds: float) -> bool:
+        waited.append(seconds)
+        return under_way
+
+    metadata = SimpleNamespace()
+    mark_idle(metadata, SimpleNamespace(total_num_scheduled_tokens=tokens))
+    last_a_moment(metadata, pull_ended, patient=patient)
+    assert waited == ([] if tokens else [IDLE_STEP_SECONDS if patient else PULL_STEP_SECONDS])
+    assert slept == ([IDLE_STEP_SECONDS] if patient and not tokens and not under_way else [])
+
+
+def test_the_schedulers_half_says_of_a_step_that_it_computes_nothing_and_the_workers_half_waits_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from kvserving_connector.vllm import nixl
+
+    waited: list[float] = []
+    connector: Any = nixl.NixlConnector.__new__(nixl.NixlConnector)
+    connector._patient, connector._recorder = False, None
+    connector._staging = SimpleNamespace(
+        pull_ended=waited.append, divert=lambda sent: sent, received=lambda ids, facts: None
+    )
+    connector._slots = SimpleNamespace(build=lambda metadata, output: None)
+    parent = nixl._PullConnector
+    monkeypatch.setattr(parent, "build_connector_meta", lambda self, output: SimpleNamespace())
+    monkeypatch.setattr(parent, "get_finished", lambda self, ids: (set(), set()))
+    monkeypatch.setattr(parent, "get_transfer_results", lambda self, ids: Results(), raising=False)
+    for tokens, ends in ((3, 0), (0, 2), (3, 2), (0, 4)):
+        output = SimpleNamespace(total_num_scheduled_tokens=tokens)
+        connector.bind_connector_metadata(pickle.loads(pickle.dumps(connector.build_connector_meta(output))))
+        connector.get_finished(set())
+        connector.get_transfer_results(set())
+        connector.clear_connector_metadata()
+        assert waited == [PULL_STEP_SECONDS] * ends

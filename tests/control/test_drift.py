@@ -110,8 +110,11 @@ def test_what_was_taken_from_us_is_named_by_its_highest_part(path: str, told: st
 
 
 def test_members_of_lists_are_named_by_their_keys_and_values_not_at_all() -> None:
-    ports = {'k:{"containerPort":8000,"protocol":"TCP"}': {"f:name": {}}, 'k:{"containerPort":8001}': {"f:name": {}}}
-    before = {"f:spec": {"f:ports": {'k:{"containerPort":8001}': {}}, "f:kept": {}}}
+    ports: dict[str, Any] = {
+        'k:{"containerPort":8000,"protocol":"TCP"}': {"f:name": {}},
+        'k:{"containerPort":8001}': {"f:name": {}},
+    }
+    before: dict[str, Any] = {"f:spec": {"f:ports": {'k:{"containerPort":8001}': {}}, "f:kept": {}}}
     after = {"f:spec": {"f:ports": ports, "f:finalizers": {'v:"secret"': {}}, "f:kept": {".": {}}}}
     assert drift.gained(before, after) == ["spec.finalizers", "spec.ports[8000,TCP]", "spec.ports[8001].name"]
     assert drift.gained({"f:finalizers": {}}, {"f:finalizers": {'v:"secret"': {}}}) == ["finalizers[]"]

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import ast
-import time
 from pathlib import Path
 
 import pytest
-from tests.plan.support import raw_case
 
 import kvserving_operator
-from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import plan
 
 ROOT = Path(kvserving_operator.__file__).parent
 PURE = [
@@ -52,12 +48,3 @@ def test_module_uses_no_client_clock_environment_or_chance(path: Path) -> None:
             used.add(f"{node.func.id}()")
     assert not used & FORBIDDEN
     assert not [name for name in used if name.endswith("()")]
-
-
-def test_a_thousand_objects_are_planned_in_seconds() -> None:
-    raw = raw_case("12")
-    objects = [KVServing.model_validate({**raw, "metadata": {"name": f"everything-{n}"}}) for n in range(1000)]
-    started = time.process_time()
-    plans = [plan(serving) for serving in objects]
-    assert time.process_time() - started < 8
-    assert len({made.objects[0]["metadata"]["name"] for made in plans}) == 1000

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -390,6 +391,25 @@ def test_vllms_polling_fails_a_direct_read_that_outlasted_its_lease(pair: Pair, 
     until(lambda: poll(worker) == {"d1"})
     assert len(worker.xfer_stats.data["num_failed_transfers"]) == failed
     assert worker.xfer_stats.data["bytes_transferred"] == [ROW] * (1 - failed)
+
+
+def test_who_waits_for_pulls_wakes_with_the_end_of_one(pair: Pair) -> None:
+    worker, found = hooked(pair)
+    slot = Slot(0, 10_000, 3, ROW)
+    with ThreadPoolExecutor(1) as other:
+
+        def waits() -> Future[bool]:
+            return other.submit(found.pull_ended, 60.0)
+
+        assert not waits().result(30), "nothing is under way"
+        worker._read_blocks_for_req("d1", meta(slot, [7, 8, 9]))
+        waiting = waits()
+        pair.gather(slot, [4, 5, 9], "woken")
+        assert waiting.result(30)
+        assert waits().result(30), "one has ended that was not taken yet"
+        assert poll(worker) == {"d1"}
+        found.ended("d1", None)
+        assert not waits().result(30)
 
 
 def test_a_pull_that_goes_on_cannot_be_released() -> None:

@@ -19,7 +19,7 @@ from kvserving_connector.core.desk import Desk
 from kvserving_connector.core.policy import Policy, Role
 from kvserving_connector.settings import KeyFile, Settings, logger
 from kvserving_connector.vllm import kvcached
-from kvserving_connector.vllm.progress import IdleSteps, patient_messages, patient_progress_thread
+from kvserving_connector.vllm.progress import last_a_moment, mark_idle, patient_messages, patient_progress_thread
 from kvserving_connector.vllm.receipt import TransferRecorder, TransferReport
 from kvserving_connector.vllm.staging.scheduler import StagingScheduler
 from kvserving_connector.vllm.staging.worker import StagingWorker
@@ -56,7 +56,7 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
         self._recorder: TransferRecorder | None = None
         self._slots: StagingScheduler | None = None
         self._staging: StagingWorker | None = None
-        self._steps = IdleSteps(patient=vllm_config.device_config.device_type == "cpu")
+        self._patient = vllm_config.device_config.device_type == "cpu"
         if role == KVConnectorRole.SCHEDULER:
             self._desk = _desk(vllm_config, self.engine_id)
             self._slots = StagingScheduler(vllm_config, self.connector_scheduler)
@@ -94,6 +94,7 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
         assert self._slots is not None
         metadata = super().build_connector_meta(scheduler_output)
         self._slots.build(metadata, scheduler_output)
+        mark_idle(metadata, scheduler_output)
         return metadata
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:
@@ -150,7 +151,6 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """As vLLM; loads of this step, other connectors' too, may write blocks that were free since an earlier one."""
         assert self._staging is not None
-        self._steps.began()
         self._staging.settle()
         super().start_load_kv(forward_context, **kwargs)
 
@@ -162,14 +162,13 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
     def wait_for_save(self) -> None:
         """As vLLM; gathers where the model runner does not say when the forward is over."""
         assert self._staging is not None
-        self._steps.computed()
         self._staging.gather(self._connector_metadata)
         super().wait_for_save()
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """As vLLM; the path of vLLM before 0.30, where failures are known by block only."""
         assert self._staging is not None
-        self._steps.ended()
+        last_a_moment(self._connector_metadata, self._staging.pull_ended, patient=self._patient)
         sent, received = super().get_finished(finished_req_ids)
         self._loaded(received or (), ())
         return self._staging.divert(sent), received
@@ -177,7 +176,7 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         """As vLLM, and note which requests' loads ended."""
         assert self._staging is not None
-        self._steps.ended()
+        last_a_moment(self._connector_metadata, self._staging.pull_ended, patient=self._patient)
         results = super().get_transfer_results(finished_req_ids)
         self._loaded(results.finished_recving or (), results.failed_recving or ())
         return replace(results, finished_sending=self._staging.divert(results.finished_sending))

@@ -1,4 +1,5 @@
-"""Waiting on CPU engines: with pauses, instead of polling on the cores that they and their neighbours compute on.
+"""Waiting with pauses, instead of polling: on the cores that CPU engines and their neighbours compute on, and on
+Python's lock where another thread of the process does what is waited for.
 
 NIXL's Python API starts the thread with a delay of 0, so that it takes a whole core from the first transfer on. On a
 GPU host that core is spare; a CPU engine computes on it, and its neighbours do. The thread wakes on events anyway.
@@ -7,7 +8,7 @@ GPU host that core is spare; a CPU engine computes on it, and its neighbours do.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -61,30 +62,27 @@ def patient_messages(channel: Any) -> None:
     setattr(channel, _YIELD, lambda: time.sleep(YIELD_SECONDS))
 
 
+IDLE = "kvserving_idle"
+"""Attribute of vLLM's step metadata: the step computes nothing, which the order of its hooks does not tell."""
 IDLE_STEP_SECONDS = 0.005
+PULL_STEP_SECONDS = 0.001
 
 
-class IdleSteps:
-    """Makes a worker's steps that compute nothing last a moment: they look only whether a transfer has ended.
+def mark_idle(metadata: Any, scheduler_output: Any) -> None:
+    """Note in a step's metadata that it computes nothing, where it does not."""
+    if not scheduler_output.total_num_scheduled_tokens:
+        setattr(metadata, IDLE, True)
 
-    Without that their thread takes Python's lock again and again, and the thread that meets another engine waited for
-    it for as long as a lease (seen with three CPU engines on two cores).
+
+def last_a_moment(metadata: Any, pull_ended: Callable[[float], bool], *, patient: bool) -> None:
+    """Let a worker's step that computes nothing last until a staged read has ended, a moment at most.
+
+    Such a step looks only whether a transfer has ended. Without a pause its thread takes Python's lock again and again:
+    the threads that read a staged prompt and that meet another engine wait for it, on two cores for as long as a lease.
+    ``pull_ended`` waits so many seconds at most for the end of one of the reads under way, and returns whether there
+    are any. Where there are none, only ``patient`` steps last, those of CPU engines.
     """
-
-    def __init__(self, *, patient: bool) -> None:
-        """``patient`` is whether steps are to last; for CPU engines."""
-        self._patient = patient
-        self._computed = False
-
-    def began(self) -> None:
-        """Take the begin of a step."""
-        self._computed = False
-
-    def computed(self) -> None:
-        """Take that the step has computed tokens."""
-        self._computed = True
-
-    def ended(self) -> None:
-        """Take the end of a step, and pause where it computed nothing."""
-        if self._patient and not self._computed:
-            time.sleep(IDLE_STEP_SECONDS)
+    if not getattr(metadata, IDLE, False):
+        return
+    if not pull_ended(IDLE_STEP_SECONDS if patient else PULL_STEP_SECONDS) and patient:
+        time.sleep(IDLE_STEP_SECONDS)

@@ -107,6 +107,13 @@ class Consumer:
         tally, self._tally = self._tally, LoadTally()
         return tally
 
+    def pull_ended(self, seconds: float) -> bool:
+        """Wait at most so long for the end of one of the reads under way; return whether there are any."""
+        if self._puller is None or not self._pulls:
+            return False
+        self._puller.wait(self._pulls.values(), seconds)
+        return True
+
     def close(self) -> None:
         """End the thread."""
         if self._puller is not None:

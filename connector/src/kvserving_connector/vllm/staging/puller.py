@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from kvserving_connector.core.staging_pull import Pipeline, Pull, State
 from kvserving_connector.settings import logger
@@ -24,6 +24,7 @@ class Puller:
         self._poll_seconds = poll_seconds
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._open: set[Pull] = set()
+        self._ended = threading.Event()
         self._fault = ""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="kvserving-staging", daemon=True)
@@ -44,6 +45,12 @@ class Puller:
         """Read a prompt; its state tells how it goes."""
         self._told.put(lambda: self._take(pull))
 
+    def wait(self, pulls: Iterable[Pull], seconds: float) -> None:
+        """Return as soon as one of ``pulls`` has ended, and after so many seconds at most."""
+        self._ended.clear()
+        if not any(pull.final for pull in pulls):
+            self._ended.wait(seconds)
+
     def close(self) -> None:
         """Fail what is under way and end the thread, when nothing of it writes into blocks any more."""
         self._told.put(self._close)
@@ -63,13 +70,16 @@ class Puller:
                 self._transport.finish()
                 break
         for pull in self._open:
-            _fail(pull, self._fault)
+            self._fail(pull, self._fault)
         while not self._closing:
             self._told.get()()
 
     def _turn(self) -> None:
         moved = self._pipeline.turn(time.perf_counter())
-        self._open = {pull for pull in self._open if not pull.final}
+        going = {pull for pull in self._open if not pull.final}
+        if len(going) < len(self._open):
+            self._ended.set()
+        self._open = going
         try:
             if self._pipeline.idle and not self._closing:
                 self._told.get()()
@@ -82,7 +92,7 @@ class Puller:
 
     def _take(self, pull: Pull) -> None:
         if self._fault or self._closing:
-            _fail(pull, self._fault or "the engine ends")
+            self._fail(pull, self._fault or "the engine ends")
             return
         self._open.add(pull)
         self._pipeline.submit(pull, time.perf_counter())
@@ -91,8 +101,8 @@ class Puller:
         self._closing = True
         self._pipeline.cancel("the engine ends")
 
-
-def _fail(pull: Pull, reason: str) -> None:
-    pull.reason = reason
-    pull.began = pull.ended = pull.began or time.perf_counter()
-    pull.state = State.FAILED
+    def _fail(self, pull: Pull, reason: str) -> None:
+        pull.reason = reason
+        pull.began = pull.ended = pull.began or time.perf_counter()
+        pull.state = State.FAILED
+        self._ended.set()

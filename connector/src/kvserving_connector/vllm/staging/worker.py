@@ -117,6 +117,10 @@ class StagingWorker:
         """Return the staged loads since the last call, None on a rank that has none."""
         return self._consumer.drain() if self._consumer is not None else None
 
+    def pull_ended(self, seconds: float) -> bool:
+        """Wait at most so long for the end of one of the staged reads under way; return whether there are any."""
+        return self._consumer is not None and self._consumer.pull_ended(seconds)
+
     def close(self) -> None:
         """End the reading thread."""
         if self._consumer is not None:
