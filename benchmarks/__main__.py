@@ -14,6 +14,7 @@ from . import (
     performance,
     plan_objects,
     scheduler_step,
+    staged_reads,
     store_reads,
     tier_ttft,
 )
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[], Table]] = {
     "operator-scale": operator_scale.run,
     "store-reads": store_reads.run,
     "scheduler-step": scheduler_step.run,
+    "staged-reads": staged_reads.run,
     "chunk-hashing": chunk_hashing.run,
     "tier-ttft": tier_ttft.run,
 }
