@@ -263,28 +263,21 @@ class Transfers:
                 logger.exception("KVServing: a transfer with the store failed unexpectedly")
                 reason = Reason.IO
             # Here alone, and before anything else is asked of the store: an item ends once.
-            self._end(job, item, reason)
+            self._end(job, item, reason, bounce)
             if load and reason in WRONG_OBJECT:
                 self._remove(object_name(job.namespace, item.key))
 
     def _load(self, job: _Job, item: Item, bounce: memoryview) -> Reason | None:
-        """Read an object into its slot; return why it is none of ours, or None. Raises what the client raises."""
+        """Read an object into ``bounce``; return why it is none of ours, or None. Raises what the client raises."""
         length = self._client.get(object_name(job.namespace, item.key), bounce, job.deadline)
-        reason = check(bounce[:length], job.namespace, item.key, self._chunk_bytes)
-        if reason is None:
-            with job.lock:
-                if job.open and self._slots is not None:
-                    body = np.frombuffer(bounce, np.uint8, self._chunk_bytes, HEADER_BYTES)
-                    np.copyto(self._slots[item.slot], body)
-        return reason
+        return check(bounce[:length], job.namespace, item.key, self._chunk_bytes)
 
     def _store(self, job: _Job, item: Item, bounce: memoryview) -> Reason | None:
         """Write a slot as an object; return PRESENT where the store had it. Raises what the client raises."""
-        body = np.frombuffer(bounce, np.uint8, self._chunk_bytes, HEADER_BYTES)
         with job.lock:
             if not job.open or self._slots is None:
                 return Reason.CLOSED
-            np.copyto(body, self._slots[item.slot])
+            np.copyto(self._body(bounce), self._slots[item.slot])
         chunk = bounce[HEADER_BYTES : HEADER_BYTES + self._chunk_bytes]
         bounce[:HEADER_BYTES] = header(job.namespace, item.key, chunk)
         self._before_store()
@@ -292,11 +285,16 @@ class Transfers:
         written = self._client.put(object_name(job.namespace, item.key), [whole], job.deadline)
         return None if written else Reason.PRESENT
 
-    def _end(self, job: _Job, item: Item, reason: Reason | None) -> None:
-        """Account for one item, unless the job was given up meanwhile."""
+    def _end(self, job: _Job, item: Item, reason: Reason | None, bounce: memoryview) -> None:
+        """Account for one item, and put what was loaded into its slot, unless the job was given up meanwhile.
+
+        Both under one lock: a slot that is not told as loaded was not touched.
+        """
         with job.lock:
             if not job.open:
                 return
+            if job.load and reason is None:
+                reason = self._fill(item.slot, bounce)
             if reason is not None:
                 job.silent |= reason is Reason.TIMEOUT
                 if reason is Reason.ABSENT or reason in WRONG_OBJECT:
@@ -314,6 +312,19 @@ class Transfers:
         if last:
             with self._condition:
                 self._close(job)
+
+    def _fill(self, slot: int, bounce: memoryview) -> Reason | None:
+        """Copy what was loaded into its slot; return why that cannot be. Called with the lock of an open job held."""
+        try:
+            assert self._slots is not None, "no job is open after close"
+            np.copyto(self._slots[slot], self._body(bounce))
+        except Exception:
+            logger.exception("KVServing: a loaded chunk could not be put into its slot")
+            return Reason.IO
+        return None
+
+    def _body(self, bounce: memoryview) -> Slots:
+        return np.frombuffer(bounce, np.uint8, self._chunk_bytes, HEADER_BYTES)
 
     def _remove(self, name: str) -> None:
         """Delete an object that is not what its key says: a store keeps what it has, so it would stay for ever."""
