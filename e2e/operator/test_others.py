@@ -55,10 +55,10 @@ def test_foreign_values_in_our_fields_are_restored_and_foreign_fields_stay(
         lambda found: len(found) == 2,
         what="an event of each edit",
     )
-    ends = ": changed by someone else and set again: change the KVServing instead"
+    begins = "set again, as someone else changed it (change the KVServing instead): "
     assert {event["message"] for event in told} == {
-        f"Service qwen, metadata.labels.app.kubernetes.io/name{ends}",
-        f"Deployment {decode}, spec.replicas{ends}",
+        f"{begins}Service qwen, metadata.labels.app.kubernetes.io/name",
+        f"{begins}Deployment {decode}, spec.replicas",
     }
 
 

@@ -245,3 +245,23 @@ def test_a_paused_rollout_holds_until_it_is_resumed(
     change(plane, namespace, {"rollout": {"paused": False}})
     assert revision_of(wait_planned(plane, namespace, timeout=60)) != first
     assert differences(plane, namespace) == []
+
+
+def test_numbers_that_come_back_with_a_spec_are_no_edit_of_someone_else(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet
+) -> None:
+    start()
+    obj = serving(namespace, prefill={"replicas": 3}, decode={"replicas": 3})
+    found = settle(plane, obj)
+    version, first = found["status"]["engine"]["version"], found["status"]["revision"][:8]
+    deployment = f"/apis/apps/v1/namespaces/{namespace}/deployments/qwen-decode-{first}"
+    plane.api.merge(path_of(namespace), {"spec": {"engine": {"version": "0.32.0"}}})
+    eventually(
+        lambda: plane.api.get(deployment)["spec"]["replicas"],
+        lambda number: number < 3,
+        what="the former set gets smaller",
+    )
+    plane.api.merge(path_of(namespace), {"spec": {"engine": {"version": version}}})
+    wait_for(plane, obj, "Ready", timeout=120)
+    assert plane.api.get(deployment)["spec"]["replicas"] == 3
+    assert plane.api.items(f"/api/v1/namespaces/{namespace}/events", fieldSelector="reason=EditPutBack") == []

@@ -113,7 +113,7 @@ def test_the_schedulers_half_says_of_a_step_that_it_computes_nothing_and_the_wor
 
     waited: list[float] = []
     connector: Any = nixl.NixlConnector.__new__(nixl.NixlConnector)
-    connector._patient, connector._recorder = False, None
+    connector._patient, connector._alone, connector._recorder = False, True, None
     connector._staging = SimpleNamespace(
         pull_ended=waited.append, divert=lambda sent: sent, received=lambda ids, facts: None
     )
@@ -129,3 +129,5 @@ def test_the_schedulers_half_says_of_a_step_that_it_computes_nothing_and_the_wor
         connector.get_transfer_results(set())
         connector.clear_connector_metadata()
         assert waited == [PULL_STEP_SECONDS] * ends
+    connector._alone = False
+    assert connector.build_connector_meta(SimpleNamespace(total_num_scheduled_tokens=0)) == SimpleNamespace()

@@ -9,6 +9,7 @@ from tests.control.bodies import KEY, planned, stored
 from tests.control.fake_api import FakeApi
 
 from kvserving_operator.control.apply import Applier, Outcome
+from kvserving_operator.control.config import ROLLOUT_MANAGER
 from kvserving_operator.control.failures import ApiFailure
 from kvserving_operator.control.observe import Serving, Store, View, child_of
 from kvserving_operator.control.permissions import resource_of
@@ -144,6 +145,24 @@ def test_an_edit_that_is_put_back_is_told_with_its_fields_and_a_change_of_the_pl
     live = stage.api.objects["Service", "prod", "qwen"]
     live["metadata"]["annotations"]["kvserving.dev/applied"] = "of another plan"
     stage.see("Service", "qwen")
+    again = stage.apply()
+    assert (again.writes, again.put_back) == (1, [])
+    live = stage.api.objects["Service", "prod", "qwen"]
+    live["metadata"]["managedFields"] = []
+    stage.see("Service", "qwen")
+    assert stage.apply().put_back == [], "without any record nothing is known of an edit"
+
+
+def test_numbers_that_a_rollout_took_down_and_brings_back_are_no_edit_of_someone_else(stage: Stage) -> None:
+    stage.apply()
+    [(kind, name)] = [i for i in stage.view.children if i[0] == "Deployment" and "-decode-" in i[1]]
+    live = stage.api.objects[kind, "prod", name]
+    [entry] = live["metadata"]["managedFields"]
+    fields = entry["fieldsV1"]
+    spec = {key: value for key, value in fields["f:spec"].items() if key != "f:replicas"}
+    taken = {"manager": ROLLOUT_MANAGER, "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+    live["metadata"]["managedFields"] = [{**entry, "fieldsV1": {**fields, "f:spec": spec}}, taken]
+    stage.see(kind, name)
     again = stage.apply()
     assert (again.writes, again.put_back) == (1, [])
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kvserving_operator.control import drift
+from kvserving_operator.control.config import ROLLOUT_MANAGER
 
 MANIFEST: dict[str, Any] = {
     "apiVersion": "apps/v1",
@@ -105,8 +106,8 @@ def test_a_field_that_someone_else_took_does_not_match(path: str) -> None:
     ],
 )
 def test_what_was_taken_from_us_is_named_by_its_highest_part(path: str, told: str) -> None:
-    assert drift.gained(own(without(path)), own(FIELDS)) == [told]
-    assert drift.gained(own(FIELDS), own(without(path))) == []
+    assert drift.gained(own(without(path)), own(FIELDS), {}) == [told]
+    assert drift.gained(own(FIELDS), own(without(path)), {}) == []
 
 
 def test_members_of_lists_are_named_by_their_keys_and_values_not_at_all() -> None:
@@ -116,8 +117,18 @@ def test_members_of_lists_are_named_by_their_keys_and_values_not_at_all() -> Non
     }
     before: dict[str, Any] = {"f:spec": {"f:ports": {'k:{"containerPort":8001}': {}}, "f:kept": {}}}
     after = {"f:spec": {"f:ports": ports, "f:finalizers": {'v:"secret"': {}}, "f:kept": {".": {}}}}
-    assert drift.gained(before, after) == ["spec.finalizers", "spec.ports[8000,TCP]", "spec.ports[8001].name"]
-    assert drift.gained({"f:finalizers": {}}, {"f:finalizers": {'v:"secret"': {}}}) == ["finalizers[]"]
+    assert drift.gained(before, after, {}) == ["spec.finalizers", "spec.ports[8000,TCP]", "spec.ports[8001].name"]
+    assert drift.gained({"f:finalizers": {}}, {"f:finalizers": {'v:"secret"': {}}}, {}) == ["finalizers[]"]
+
+
+def test_what_the_operator_took_itself_is_left_out_and_nothing_beside_it() -> None:
+    taken = own({"f:spec": {"f:replicas": {}, "f:labels": {"f:traffic": {}}}}, manager=ROLLOUT_MANAGER)
+    assert taken == {}
+    entry = {"manager": ROLLOUT_MANAGER, "fieldsV1": {"f:spec": {"f:replicas": {}, "f:labels": {"f:traffic": {}}}}}
+    taken = drift.own_fields([entry], ROLLOUT_MANAGER)
+    after: dict[str, Any] = {"f:spec": {"f:replicas": {}, "f:labels": {"f:traffic": {}, "f:role": {}}, "f:paused": {}}}
+    assert drift.gained({"f:spec": {"f:paused": {}}}, after, taken) == ["spec.labels.role"]
+    assert drift.gained({}, after, taken) == ["spec.labels.role", "spec.paused"]
 
 
 def test_a_field_that_we_no_longer_want_does_not_match() -> None:

@@ -100,8 +100,9 @@ def test_verify_needs_ready_engines_a_key_and_rights(
     server.objects["kvservings"][0]["status"]["revision"] = "feed"
     assert kubectl("verify", "qwen") == 1
     assert "no ready decode and no ready prefill pod of revision feed" in capsys.readouterr().err
-    assert kubectl("verify", "quen") == 1
-    assert capsys.readouterr().err == "error: no KVServing quen in namespace prod; there are: qwen\n"
+    for command in ("verify", "status"):
+        assert kubectl(command, "quen") == 1
+        assert capsys.readouterr().err == "error: no KVServing quen in namespace prod; there are: qwen\n"
 
 
 def test_a_router_that_wants_a_clients_key_is_left_out_of_the_proof(

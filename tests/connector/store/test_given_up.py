@@ -12,6 +12,7 @@ import pytest
 from tests.connector.store.servers import wait_for
 
 from kvserving_connector.store import transfers as module
+from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.framing import header, object_name
 from kvserving_connector.store.tally import Tally
@@ -77,6 +78,45 @@ def test_a_slot_that_is_not_told_as_loaded_was_not_touched(
         (found,) = told
         assert [slots[index].tobytes() == BODY for index in range(len(KEYS))] == [key in found.done for key in KEYS]
         assert len(found.done) == min(times, len(KEYS))
+        assert found.timed_out == bool(found.failed), "what has all arrived is in time, whoever says so first"
     finally:
+        transfers.close()
+        store.close()
+
+
+def test_a_number_may_be_used_again_as_soon_as_its_job_is_told(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    told: list[Finished] = []
+    store = FileStore(tmp_path, 2**30)
+    gate = threading.Event()
+
+    def held(*_: object) -> int:
+        gate.wait()
+        raise StoreFault(Reason.ABSENT)
+
+    def again() -> None:
+        """The job's last item has ended: it is told before its thread says so, and its number used for another."""
+        nonlocal now
+        now += 100.0
+        told.extend(transfers.finished())
+        monkeypatch.setattr(store, "get", held)
+        transfers.submit(1, [Item(KEYS[1], 0)], NAMESPACE, now + 60.0, load=True)
+
+    def ended() -> bool:
+        told.extend(transfers.finished())
+        return len(told) == 2
+
+    lock: Any = Watched(1, again)
+    monkeypatch.setattr(module, "_Job", partial(module._Job, lock=lock))
+    transfers = Transfers(store, np.zeros((1, CHUNK), np.uint8), Tally(), readers=1, clock=lambda: now)
+    try:
+        transfers.submit(1, [Item(KEYS[0], 0)], NAMESPACE, now + 60.0, load=True)
+        wait_for(lambda: bool(told))
+        gate.set()
+        wait_for(ended)
+        assert [found.failed for found in told] == [(KEYS[0],), (KEYS[1],)]
+        assert transfers.pending(load=True) == 0
+    finally:
+        gate.set()
         transfers.close()
         store.close()

@@ -125,7 +125,8 @@ class Transfers:
     def submit(self, job: int, items: Sequence[Item], namespace: bytes, deadline: float, *, load: bool) -> None:
         """Start a load of ``items`` into their slots, or a store from them. Returns at once.
 
-        ``job`` must be a number that no open job has. The slots are not touched after the job is in ``finished``.
+        ``job`` must be a number that no open job has, and no two items may have one key. The slots are not touched
+        after the job is in ``finished``.
         """
         record = _Job(job, load, deadline, namespace, items, self._clock(), len(items))
         with self._condition:
@@ -183,11 +184,13 @@ class Transfers:
                 if not job.lock.acquire(blocking=wait):
                     continue
                 try:
-                    timeout = now != float("inf")
-                    if timeout:
-                        self._count_timeout(job)
-                    reason = Reason.TIMEOUT if timeout else Reason.CLOSED
-                    self._tally.count(Event.MISS if load else Event.SKIP, reason, job.left)
+                    # Where nothing is left, all of it has ended in time and only its thread has not said so yet.
+                    if job.left:
+                        timeout = now != float("inf")
+                        if timeout:
+                            self._count_timeout(job)
+                        reason = Reason.TIMEOUT if timeout else Reason.CLOSED
+                        self._tally.count(Event.MISS if load else Event.SKIP, reason, job.left)
                     self._close(job)
                 finally:
                     job.lock.release()
@@ -213,8 +216,9 @@ class Transfers:
 
     def _close(self, job: _Job) -> None:
         """Move an open job to the finished ones. Called with the condition held."""
-        if self._jobs[job.load].pop(job.number, None) is None:
+        if self._jobs[job.load].get(job.number) is not job:
             return
+        del self._jobs[job.load][job.number]
         job.open = False
         self._pending[job.load] -= len(job.items)
         done = set(job.done)

@@ -57,6 +57,8 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
         self._slots: StagingScheduler | None = None
         self._staging: StagingWorker | None = None
         self._patient = vllm_config.device_config.device_type == "cpu"
+        parallel = vllm_config.parallel_config
+        self._alone = parallel.data_parallel_size == parallel.pipeline_parallel_size == 1
         if role == KVConnectorRole.SCHEDULER:
             self._desk = _desk(vllm_config, self.engine_id)
             self._slots = StagingScheduler(vllm_config, self.connector_scheduler)
@@ -94,7 +96,9 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
         assert self._slots is not None
         metadata = super().build_connector_meta(scheduler_output)
         self._slots.build(metadata, scheduler_output)
-        mark_idle(metadata, scheduler_output)
+        if self._alone:
+            # Elsewhere other ranks, which may have tokens, wait for the step.
+            mark_idle(metadata, scheduler_output)
         return metadata
 
     def set_xfer_handshake_metadata_pp_aware(self, metadata: dict[tuple[int, int], Any]) -> None:

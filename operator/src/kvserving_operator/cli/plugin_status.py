@@ -34,16 +34,16 @@ async def _status(name: str | None, everywhere: bool, target: Target, output: st
     from ..control.failures import ApiFailure
     from ..control.permissions import PODS, SERVING
     from ..doctor.connection import connect, kubeconfig_of, refused
-    from ..doctor.named import absent
+    from ..doctor.named import read_named
     from ..plan import labels
 
     async with connect(kubeconfig_of(target.kubeconfig), target.context, target.namespace) as connection:
         where = None if everywhere else connection.namespace
         try:
-            bodies = [body async for page in connection.kube.list(SERVING, where) for body in page.items]
-            found = [body for body in bodies if name in (None, body["metadata"]["name"])]
-            if name is not None and not found:
-                raise absent(name, where, bodies)
+            if name is not None:
+                found = [await read_named(connection, name)]
+            else:
+                found = [body async for page in connection.kube.list(SERVING, where) for body in page.items]
             selector = f"{labels.NAME}={name}"
             pages = [page async for page in connection.kube.list(PODS, where, selector=selector)] if name else []
         except ApiFailure as failure:

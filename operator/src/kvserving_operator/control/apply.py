@@ -177,9 +177,10 @@ class Applier:
                 after = child_of(await self._update(child, live, outcome), child.api_version, child.kind)
                 outcome.writes += 1
                 self._note(key, child, after)
-                # Where the plan changed too, an edit cannot be told from it; an answer that brought no field back is
-                # of a child that the server keeps in another shape.
-                if live.digest == child.digest and (paths := drift.gained(live.fields, after.fields)):
+                # Where the plan changed too, an edit cannot be told from it; nor without any record of ours. An answer
+                # that brought no field back is of a child that the server keeps in another shape.
+                known = live.digest == child.digest and live.fields
+                if known and (paths := drift.gained(live.fields, after.fields, live.adjusted)):
                     more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
                     outcome.put_back.append(f"{live.kind} {live.name}, {paths[0]}{more}")
                 log.info("updated %s", live)

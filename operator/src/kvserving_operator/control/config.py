@@ -14,6 +14,7 @@ from ..plan.types import CONNECTOR_IMAGE
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 FIELD_MANAGER = "kvserving-operator"
+ROLLOUT_MANAGER = f"{FIELD_MANAGER}-rollout"
 """The one manager of every field that the operator sets."""
 
 

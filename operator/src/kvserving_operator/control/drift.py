@@ -36,8 +36,8 @@ def digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def own_fields(managed_fields: Iterable[Mapping[str, Any]]) -> Fields:
-    """Return the fields that the operator manages, by ``metadata.managedFields``.
+def own_fields(managed_fields: Iterable[Mapping[str, Any]], manager: str = FIELD_MANAGER) -> Fields:
+    """Return the fields that the operator manages as ``manager``, by ``metadata.managedFields``.
 
     Entries of subresources do not count. What a mutating webhook changes in our own request
     is recorded as an update by our manager, and counts. Equal trees are one object, so that a
@@ -46,7 +46,7 @@ def own_fields(managed_fields: Iterable[Mapping[str, Any]]) -> Fields:
     entries = [
         entry.get("fieldsV1") or {}
         for entry in managed_fields
-        if entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
+        if entry.get("manager") == manager and not entry.get("subresource")
     ]
     merged: dict[str, Any] = dict(entries[0]) if len(entries) == 1 else {}
     for entry in entries if not merged else ():
@@ -80,16 +80,16 @@ def owns(fields: Fields, *path: str) -> bool:
     return True
 
 
-def gained(before: Fields, after: Fields) -> list[str]:
-    """Return the paths that ``after`` has and ``before`` lacks, each by its highest part, in order.
+def gained(before: Fields, after: Fields, but: Fields) -> list[str]:
+    """Return the paths that ``after`` has and neither ``before`` nor ``but`` has, each by its highest part, in order.
 
     Members of lists are named by their keys. Values appear nowhere.
     """
-    return sorted(_gained(before, after, ""))
+    return sorted(_gained(before, after, but, ""))
 
 
-def _gained(before: Any, after: Fields, path: str) -> Iterator[str]:
-    had = before if isinstance(before, Mapping) else {}
+def _gained(before: Any, after: Fields, but: Any, path: str) -> Iterator[str]:
+    had, left_out = (fields if isinstance(fields, Mapping) else {} for fields in (before, but))
     for key, member in after.items():
         if key == ".":
             continue
@@ -98,10 +98,10 @@ def _gained(before: Any, after: Fields, path: str) -> Iterator[str]:
         else:
             names = ",".join(str(value) for value in _identity(key).values()) if key.startswith("k:") else ""
             here = f"{path}[{names}]"
-        if key not in had:
+        if key not in had and key not in left_out:
             yield here
         elif isinstance(member, Mapping):
-            yield from _gained(had[key], member, here)
+            yield from _gained(had.get(key), member, left_out.get(key), here)
 
 
 def _without_unmanaged(manifest: Mapping[str, Any]) -> dict[str, Any]:

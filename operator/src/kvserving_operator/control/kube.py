@@ -19,7 +19,7 @@ from urllib.parse import quote
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
-from .config import FIELD_MANAGER
+from .config import FIELD_MANAGER, ROLLOUT_MANAGER
 from .failures import ApiFailure
 from .permissions import EVENTS, LEASES, Resource
 from .workqueue import TokenBucket
@@ -130,7 +130,7 @@ class Kube:
 
         Under a field manager of its own: what is changed so is no longer as it was applied, and the next apply sees it.
         """
-        params: Json = {"content_type": _MERGE, "query": {"fieldManager": f"{FIELD_MANAGER}-rollout"}, "body": body}
+        params: Json = {"content_type": _MERGE, "query": {"fieldManager": ROLLOUT_MANAGER}, "body": body}
         return await self._write("patch", resource, self._path(resource, namespace, name), name, namespace, **params)
 
     async def replace(self, resource: Resource, body: Mapping[str, Any], *, manager: str) -> Json:

@@ -15,6 +15,7 @@ from ..api import serving_role
 from ..api.v1alpha1 import KIND
 from ..plan import labels, workloads
 from . import drift
+from .config import ROLLOUT_MANAGER
 from .drift import Fields
 from .owners import Owner, controller_of
 from .pods import PodState
@@ -68,6 +69,8 @@ class Child:
     revision: str
     digest: str
     fields: Fields = field(repr=False)
+    adjusted: Fields = field(repr=False)
+    """Fields that the operator itself took from its own, for a rollout."""
     scale: Scale | None = None
     failing: Failing = ()
     replicas: int | None = None
@@ -129,7 +132,8 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
     marks = metadata.get("labels") or {}
     spec = body.get("spec")
     replicas = spec.get("replicas") if isinstance(spec, Mapping) else None
-    fields = drift.own_fields(metadata.get("managedFields") or ())
+    managed = metadata.get("managedFields") or ()
+    fields = drift.own_fields(managed)
     selected = _selected(spec, kind) if isinstance(spec, Mapping) else {}
     return Child(
         api_version=api_version,
@@ -145,6 +149,7 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         revision=selected.get(labels.REVISION, marks.get(labels.REVISION, "")),
         digest=(metadata.get("annotations") or {}).get(drift.DIGEST, ""),
         fields=fields,
+        adjusted=drift.own_fields(managed, ROLLOUT_MANAGER),
         scale=scale_of(body, kind),
         failing=failing_of(body, kind),
         replicas=replicas if isinstance(replicas, int) else None,

@@ -200,7 +200,7 @@ class Reconciler:
             await self._secrets.look_for(view.serving, needed, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
         if outcome.put_back:
-            told = f"{'; '.join(outcome.put_back)}: changed by someone else and set again: change the {KIND} instead"
+            told = f"set again, as someone else changed it (change the {KIND} instead): {'; '.join(outcome.put_back)}"
             await self._recorder.send(view.serving, (Event(EventKind.EDIT_PUT_BACK, told),))
         if _terminates(view, outcome):
             # It goes with its namespace, where no event can be made any more either.

@@ -67,12 +67,19 @@ class Puller:
                 # A fault of the device or of this code: nothing is known of what is under way, so nothing goes on.
                 logger.exception("KVServing: reading staged prompts has ended; their loads fail from now on")
                 self._fault = f"reading staged prompts has ended with {type(error).__name__}: {error}"
-                self._transport.finish()
+                self._finish()
                 break
         for pull in self._open:
             self._fail(pull, self._fault)
         while not self._closing:
             self._told.get()()
+
+    def _finish(self) -> None:
+        """Wait for the last copies, if the device still can: the pulls end either way."""
+        try:
+            self._transport.finish()
+        except Exception:
+            logger.exception("KVServing: the copies of staged prompts cannot be waited for")
 
     def _turn(self) -> None:
         moved = self._pipeline.turn(time.perf_counter())
