@@ -82,10 +82,14 @@ def parse(
 
 
 async def _http(session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], timeout: float) -> str | None:
+    # A timeout of aiohttp's takes a cancellation that comes in the same turn of the loop for its own: a pod that stood
+    # still was never killed, as the end of its readiness probe was waited for.
+    unlimited = aiohttp.ClientTimeout()
     try:
-        async with session.get(
-            url, headers=headers, timeout=aiohttp.ClientTimeout(total=timeout), allow_redirects=False
-        ) as answer:
+        async with (
+            asyncio.timeout(timeout),
+            session.get(url, headers=headers, timeout=unlimited, allow_redirects=False) as answer,
+        ):
             return None if 200 <= answer.status < 400 else f"status {answer.status}"
     except TimeoutError:
         return f"no answer within {timeout:g} s"
