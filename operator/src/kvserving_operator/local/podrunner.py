@@ -15,7 +15,7 @@ from .container import ProcessSpec
 from .errors import LocalError
 from .logfile import LogFile
 from .pods import LocalPod
-from .probes import Probe
+from .probes import Probe, is_silence
 from .process import Managed, describe_exit
 from .state import PodState
 from .tasks import cancel
@@ -197,7 +197,7 @@ class PodRunner:
             if probing.done():
                 return probing.result()
             await cancel(probing)
-            await self._shut_down(process)
+            await self._shut_down(process, session)
             return "stopped", False
         finally:
             await cancel(probing)
@@ -234,8 +234,18 @@ class PodRunner:
             await cancel(watching)
         return f"no longer alive ({failure})", False
 
-    async def _until_failed(self, probe: Probe, session: aiohttp.ClientSession, *, stop_at_success: bool) -> str | None:
-        """Ask until the probe failed as often in a row as it may; the last reason. None: it succeeded."""
+    async def _until_failed(
+        self,
+        probe: Probe,
+        session: aiohttp.ClientSession,
+        *,
+        stop_at_success: bool,
+        counts: Callable[[str], bool] = lambda _: True,
+    ) -> str | None:
+        """Ask until the probe failed as often in a row as it may; the last reason. None: it succeeded.
+
+        Only failures that ``counts`` takes are counted.
+        """
         await asyncio.sleep(probe.initial_delay)
         failures = 0
         while True:
@@ -243,7 +253,7 @@ class PodRunner:
             failure = await probe.check(session, self.spec.process.env)
             if failure is None and stop_at_success:
                 return None
-            failures = 0 if failure is None else failures + 1
+            failures = failures + 1 if failure is not None and counts(failure) else 0
             if failures >= probe.failures:
                 return failure
             await asyncio.sleep(max(0.0, probe.period - (time.monotonic() - began)))
@@ -265,14 +275,21 @@ class PodRunner:
                 self._set_ready(False)
             await asyncio.sleep(max(0.0, probe.period - (time.monotonic() - began)))
 
-    async def _shut_down(self, process: Managed) -> None:
-        """preStop, SIGTERM, and the rest of the grace; whoever hurries cuts it short.
+    async def _shut_down(self, process: Managed, session: aiohttp.ClientSession) -> None:
+        """preStop, SIGTERM, and the rest of the grace; whoever hurries cuts it short, and so does a silent process.
 
         What has not started yet has nothing to drain, and vLLM does not heed SIGTERM while it loads.
         """
         self._set(ENDING)
         if not self._started:
             self._hurry.set()
+        silence = asyncio.create_task(self._hurry_when_silent(session))
+        try:
+            await self._end(process)
+        finally:
+            await cancel(silence)
+
+    async def _end(self, process: Managed) -> None:
         deadline = time.monotonic() + self.spec.pod.grace
         if self.spec.pre_stop is not None and not self._drained and not self._hurry.is_set():
             await self._run_pre_stop(process, self.spec.pod.grace)
@@ -301,6 +318,14 @@ class PodRunner:
         finally:
             await cancel(hurry)
             await asyncio.shield(hook.finish())
+
+    async def _hurry_when_silent(self, session: aiohttp.ClientSession) -> None:
+        """What takes connections and answers nothing cannot drain, nor heed a signal: it is not waited for."""
+        probe = self.spec.liveness
+        if probe is not None:
+            failure = await self._until_failed(probe, session, stop_at_success=False, counts=is_silence)
+            self.log.note(f"{self.spec.pod.name} is not waited for: {failure}")
+            self._hurry.set()
 
     def _set_ready(self, ready: bool) -> None:
         if ready:

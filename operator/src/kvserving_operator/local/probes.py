@@ -12,6 +12,13 @@ import aiohttp
 from ..verify.legs import connection_failure
 from .errors import ManifestFault
 
+_SILENT = "no answer"
+
+
+def is_silence(failure: str | None) -> bool:
+    """Whether a check failed because nothing was said in time: what has closed its port is no such process."""
+    return failure is not None and failure.startswith(_SILENT)
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -92,7 +99,7 @@ async def _http(session: aiohttp.ClientSession, url: str, headers: Mapping[str, 
         ):
             return None if 200 <= answer.status < 400 else f"status {answer.status}"
     except TimeoutError:
-        return f"no answer within {timeout:g} s"
+        return f"{_SILENT} within {timeout:g} s"
     except (aiohttp.ClientError, OSError) as error:
         return connection_failure(error)
 
@@ -106,7 +113,7 @@ async def _exec(argv: tuple[str, ...], env: Mapping[str, str], timeout: float) -
         async with asyncio.timeout(timeout):
             status = await process.wait()
     except TimeoutError:
-        return f"no result within {timeout:g} s"
+        return f"{_SILENT} within {timeout:g} s"
     finally:
         if process.returncode is None:
             process.kill()
