@@ -295,7 +295,7 @@ def test_a_spec_whose_revision_cannot_be_made_again_is_told(cluster: Cluster, as
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are_and_a_service_of_this_machine(
-    cluster: Cluster, ask: Ask, tmp_path: Path
+    cluster: Cluster, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for command in ("status", "history", "undo"):
         answer = ask(command, "nobody")
@@ -304,6 +304,16 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are_and_a_service_of_t
     folder.mkdir(parents=True)
     (folder / "state.json").write_text("{}")
     assert "the service nobody on this machine has no rollouts" in ask("status", "nobody").err
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for command in ("status", "history", "undo"):
+        answer = ask(command, "nobody")
+        assert (answer.status, answer.err) == (
+            1,
+            "error: the service nobody on this machine has no rollouts: `kvserving up` runs one revision; "
+            "`kvserving status nobody` shows it\n",
+        )
+        assert "there is no cluster to ask" in ask(command, "elsewhere").err
 
 
 @pytest.mark.parametrize("command", ["status", "history", "undo"])

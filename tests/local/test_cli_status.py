@@ -124,6 +124,9 @@ def test_a_process_that_has_just_gone_is_told_as_ended_before_its_supervisor_wri
     lines = said(capsys, "svc").splitlines()
     assert lines[0].startswith("svc  Degraded  ")
     assert "  not ready: svc-decode-0" in lines
+    late = pod("decode", start_time=own, ready=False, phase="NotReady", notable="no answer within 5 s")
+    written(directory, READY, pod("prefill", start_time=own), late, pod("router", start_time=own))
+    assert "  not ready: svc-decode-0 (no answer within 5 s)" in said(capsys, "svc").splitlines()
     (row,) = (line.split() for line in lines if line.startswith("  svc-decode-0"))
     assert row[2:4] == ["no", "Ended"]
     assert row[5:7] == ["-", "-"]

@@ -219,12 +219,14 @@ def test_an_engine_that_is_not_ready_leaves_discovery_and_comes_back_without_a_r
         async with Service(run, directory) as service:
             before = await service.until(ready)
             flag.touch()
-            await service.until(lambda s: not pod(s, "prefill").ready)
+            state = await service.until(lambda s: not pod(s, "prefill").ready)
+            assert pod(state, "prefill").notable == "status 503"
             workers = json.loads(directory.discovery_file.read_text())["workers"]
             assert [w["worker_type"] for w in workers] == ["decode"]
             flag.unlink()
             after = await service.until(ready)
             assert pod(after, "prefill").pid == pod(before, "prefill").pid
+            assert pod(after, "prefill").notable == ""
             assert len(json.loads(directory.discovery_file.read_text())["workers"]) == 2
 
     asyncio.run(go())

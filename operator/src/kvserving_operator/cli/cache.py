@@ -25,15 +25,19 @@ def command() -> None:
 @click.argument("service", metavar="NAME|FILE")
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", help="Form of the answer.")
 def usage(service: str, output: str) -> int:
-    """Show hits of a service by engine and tier, what L1 holds where workers own it, and its store by namespace."""
+    """Show hits of a service by engine and tier, what L1 holds where workers own it, and its store by namespace.
+
+    Exit status 1 when no engine answers.
+    """
     from ..local import cache
 
     state = _running(service)
     counted, reached = cache.counted(state), cache.access(state)
     held = cache.ask(reached, "usage") if reached is not None else None
+    status = 1 if counted.silent and not counted.hits else 0
     if output == "json":
         click.echo(json.dumps({"name": state.name, **asdict(counted), "store": held}, indent=2))
-        return 0
+        return status
     header = ("ENGINE", "TIER", "COUNTED", "ASKED", "HIT", "RATE")
     rows = [
         (hit.engine, hit.tier, hit.unit, "-" if hit.asked is None else f"{hit.asked}", f"{hit.hit}", hit.rate)
@@ -47,12 +51,12 @@ def usage(service: str, output: str) -> int:
         click.echo(f"L1 of {l1.engine}: {size(l1.used_bytes)} of {size(l1.capacity_bytes)}")
     if held is None:
         click.echo("no shared store (spec.cache.l2)")
-        return 0
+        return status
     limit = size(held["limit_bytes"]) if held["limit_bytes"] is not None else "no bound known"
     click.echo(f"store: {size(held['used_bytes'])} of {limit}")
     spaces = [(n["namespace"], f"{n['objects']}", size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
     _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), spaces)
-    return 0
+    return status
 
 
 @command.command("purge")

@@ -26,6 +26,7 @@ _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 60.0
 _HISTORY = ("REVISION", "FIRST SEEN", "STATE", "MODEL", "VLLM", "UNDO WOULD CHANGE")
 _MOST_PATHS = 3
+_HERE = "the service {name} on this machine has no rollouts: `kvserving up` runs one revision"
 
 
 def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
@@ -99,12 +100,18 @@ def undo(ctx: click.Context, name: str, target: Target, to_revision: str | None,
 
 
 @asynccontextmanager
-async def _connected(target: Target, *, writing: bool = False) -> AsyncIterator[Connection]:
-    """A connection whose failures are told as those of the other commands."""
+async def _connected(name: str, target: Target, *, writing: bool = False) -> AsyncIterator[Connection]:
+    """A connection whose failures are told as those of the other commands; ``name`` is what it is asked for."""
     from ..control.failures import ApiFailure
-    from ..doctor.connection import connect, kubeconfig_of, refused
+    from ..doctor.connection import NoCluster, connect, kubeconfig_of, refused
+    from ..local.errors import LocalError
 
-    kubeconfig = kubeconfig_of(target.kubeconfig)
+    try:
+        kubeconfig = kubeconfig_of(target.kubeconfig)
+    except NoCluster:
+        if not _is_here(name):
+            raise
+        raise LocalError(f"{_HERE.format(name=name)}; `kvserving status {name}` shows it") from None
     async with connect(kubeconfig, target.context, target.namespace, writing=writing) as connection:
         try:
             yield connection
@@ -114,15 +121,19 @@ async def _connected(target: Target, *, writing: bool = False) -> AsyncIterator[
 
 async def _object(connection: Connection, name: str) -> Body:
     from ..doctor.named import NoSuchObject, read_named
-    from ..local.state import services
 
     try:
         return await read_named(connection, name)
     except NoSuchObject as error:
-        if all(directory.name != name for directory in services()):
+        if not _is_here(name):
             raise
-        local = f"the service {name} on this machine has no rollouts: `kvserving up` runs one revision"
-        raise NoSuchObject(f"{error}; {local}") from None
+        raise NoSuchObject(f"{error}; {_HERE.format(name=name)}") from None
+
+
+def _is_here(name: str) -> bool:
+    from ..local.state import services
+
+    return any(directory.name == name for directory in services())
 
 
 async def _kept(connection: Connection, body: Body) -> tuple[Kept, ...]:
@@ -138,7 +149,7 @@ async def _kept(connection: Connection, body: Body) -> tuple[Kept, ...]:
 async def _status(name: str, target: Target, wait: bool, timeout: float | None, output: str, program: str) -> int:
     from .rollout_progress import standing
 
-    async with _connected(target) as connection:
+    async with _connected(name, target) as connection:
         body = await _object(connection, name)
         tell = _teller() if output == "text" else lambda _: None
         found = standing(body)
@@ -264,7 +275,7 @@ async def _history(name: str, target: Target, output: str) -> int:
     from .rollout_specs import present_of
     from .summary import print_table
 
-    async with _connected(target) as connection:
+    async with _connected(name, target) as connection:
         body = await _object(connection, name)
         kept = await _kept(connection, body)
     present = present_of(body)
@@ -312,7 +323,7 @@ async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, pr
     from ..doctor.findings import shown
     from . import rollout_specs as specs
 
-    async with _connected(target, writing=not dry_run) as connection:
+    async with _connected(name, target, writing=not dry_run) as connection:
         body = await _object(connection, name)
         kept, present = await _kept(connection, body), specs.present_of(body)
         entry = specs.chosen(kept, present, wanted)

@@ -35,8 +35,8 @@ def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
     if state.message:
         lines = _short(state) if brief and state.phase == FAILED else state.message.splitlines()
         print("\n".join(f"  {printable(line)}" for line in lines))
-    if state.phase == DEGRADED and (down := [pod.name for pod in state.pods if not pod.ready]):
-        print(f"  not ready: {', '.join(down)}")
+    if state.phase == DEGRADED and (down := [pod for pod in state.pods if not pod.ready]):
+        print(f"  not ready: {', '.join(f'{pod.name} ({pod.notable})' if pod.notable else pod.name for pod in down)}")
     if state.pods and state.phase != FAILED:
         head = ["POD", "ROLE", "READY", "PHASE", "ADDRESS", "PID", "MEMORY", "RESTARTS", "LAST EXIT"]
         rows = [_row(pod, wide) for pod in state.pods]

@@ -135,7 +135,8 @@ class ObjectFacts:
 
 @dataclass(frozen=True)
 class Process:
-    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended."""
+    """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended, and ``notable``
+    what is known of why it is not ready."""
 
     name: str
     role: str
@@ -143,6 +144,7 @@ class Process:
     ready: bool
     restarts: int
     last_exit: str
+    notable: str = ""
 
 
 @dataclass(frozen=True)

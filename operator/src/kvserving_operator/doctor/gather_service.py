@@ -77,7 +77,8 @@ async def of_service(state: State) -> ServiceFacts:
         revision=state.revision,
         version=version,
         pods=tuple(
-            Process(pod.name, pod.role, pod.phase, pod.ready, pod.restarts, pod.last_exit or "") for pod in state.pods
+            Process(pod.name, pod.role, pod.phase, pod.ready, pod.restarts, pod.last_exit or "", pod.notable)
+            for pod in state.pods
         ),
         verified=None if verification is None else bool(verification["ok"]),
         proof="" if verification is None else str(verification["lines"][-1]),

@@ -80,12 +80,18 @@ def counted(state: State) -> Counted:
         try:
             samples = list(_samples(pod))
         except OSError as error:
-            silent.append(f"{pod.name} does not answer: {error}")
+            silent.append(f"{pod.name} does not answer: {_why(error)}")
             continue
         hits += _hits(pod.name, samples)
         if capacity := _sum(samples, _L1_CAPACITY):
             l1.append(Held(pod.name, _sum(samples, _L1_USED), capacity))
     return Counted(tuple(hits), tuple(l1), tuple(silent))
+
+
+def _why(error: OSError) -> str:
+    """The reason in words, without the exception of the library around it."""
+    inner = getattr(error, "reason", error)
+    return str(getattr(inner, "strerror", None) or inner)
 
 
 def _hits(engine: str, samples: list[Sample]) -> Iterator[Hits]:

@@ -84,6 +84,8 @@ def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callabl
         process.stdout.close()
     if state is not None and state.phase == FAILED:
         raise LocalError(state.message)
+    if process.returncode == 0:
+        raise LocalError(f"{run.name} was stopped by another command before it was up")
     tail = "".join(directory.supervisor_log.read_text().splitlines(keepends=True)[-25:])
     raise LocalError(f"the supervisor of {run.name} ended: exit status {process.returncode}\n{tail}")
 

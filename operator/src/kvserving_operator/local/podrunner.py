@@ -92,6 +92,8 @@ class PodRunner:
         self._ended = 0.0
         self._memory = 0
         self._ever_ready = False
+        self._unready = ""
+        """How its readiness probe failed last, as long as it is not ready."""
         self._drained = False
         self._started = False
         self._stop = asyncio.Event()
@@ -115,10 +117,16 @@ class PodRunner:
             log=str(self.log.path),
             memory=self._memory,
             phase=self._phase,
-            notable=self.log.notable if self._phase in (LOADING, WAITING) else "",
+            notable=self._notable,
             since=self._since,
             ended=self._ended,
         )
+
+    @property
+    def _notable(self) -> str:
+        if self._phase in (LOADING, WAITING):
+            return self.log.notable
+        return self._unready if self._phase == RUNNING else ""
 
     def measure(self) -> None:
         """Read the memory of the pod's processes."""
@@ -182,6 +190,7 @@ class PodRunner:
         """One life of the process; why it ended, and whether it was too slow to start."""
         self.generation += 1
         self._started = False
+        self._unready = ""
         self.log.begin()
         process = self._process = await Managed.start(self.spec.process, self.log, self.spec.folder)
         self._set(LOADING)
@@ -272,6 +281,7 @@ class PodRunner:
             if successes >= probe.successes:
                 self._set_ready(True)
             elif failures >= probe.failures:
+                self._unready = failure or ""
                 self._set_ready(False)
             await asyncio.sleep(max(0.0, probe.period - (time.monotonic() - began)))
 
@@ -330,6 +340,7 @@ class PodRunner:
     def _set_ready(self, ready: bool) -> None:
         if ready:
             self._ever_ready = True
+            self._unready = ""
         if ready != self.ready or (ready and self._phase != SERVING):
             self.ready = ready
             self._set(SERVING if ready else RUNNING)

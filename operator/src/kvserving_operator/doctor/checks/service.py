@@ -62,7 +62,7 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             yield error(
                 "process-not-ready",
                 pod.name,
-                f"it is {pod.phase}{ended}",
+                f"it is {pod.phase}{f' ({pod.notable})' if pod.notable else ''}{ended}",
                 why="requests need every role",
                 fix=f"`kvserving logs {facts.name} {pod.name}` says why",
             )
