@@ -39,6 +39,9 @@ def run(
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
+        # One that is broken off before it has set itself up cannot be called again, as ``_end`` does.
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         out, errors = process.communicate()
     except BaseException:
