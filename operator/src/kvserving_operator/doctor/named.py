@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..api.v1alpha1 import KIND
@@ -18,12 +17,6 @@ class NoSuchObject(LocalError):
     """There is no object of that name; the message says which there are."""
 
 
-def absent(name: str, namespace: str | None, bodies: Iterable[Mapping[str, Any]]) -> NoSuchObject:
-    """What to say of ``name``, which is not among ``bodies``, all those of ``namespace``."""
-    there = sorted(str(body["metadata"]["name"]) for body in bodies)
-    return NoSuchObject(f"no {KIND} {name} in namespace {namespace}; {there_are(there)}")
-
-
 async def read_named(connection: Connection, name: str) -> Body:
     """The object of that name in the connection's namespace.
 
@@ -34,8 +27,9 @@ async def read_named(connection: Connection, name: str) -> Body:
     if body is not None:
         return body
     try:
-        there = [item async for page in connection.kube.list(SERVING, namespace) for item in page.items]
+        bodies = [item async for page in connection.kube.list(SERVING, namespace) for item in page.items]
+        others = there_are(sorted(str(item["metadata"]["name"]) for item in bodies))
     except ApiFailure as failure:
         why = "may not be read" if failure.status == 403 else f"cannot be read ({failure.status or failure.reason})"
-        raise NoSuchObject(f"no {KIND} {name} in namespace {namespace}; which there are {why}") from None
-    raise absent(name, namespace, there)
+        others = f"which there are {why}"
+    raise NoSuchObject(f"no {KIND} {name} in namespace {namespace}; {others}")
