@@ -14,8 +14,9 @@ from ..plan.types import CONNECTOR_IMAGE
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 FIELD_MANAGER = "kvserving-operator"
+"""The one manager of every field that the operator applies."""
 ROLLOUT_MANAGER = f"{FIELD_MANAGER}-rollout"
-"""The one manager of every field that the operator sets."""
+"""The manager of what a rollout takes from these meanwhile: numbers and traffic of sets that come and go."""
 
 
 def own_identity() -> str:
