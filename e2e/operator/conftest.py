@@ -18,7 +18,7 @@ from e2e.controlplane.fixtures import (
     pytest_runtest_makereport,
     pytest_xdist_setupnodes,
 )
-from e2e.operator.running import Operator, Spares, operator_user
+from e2e.operator.running import Operator, operator_user
 
 __all__ = [
     "control_plane",
@@ -41,14 +41,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _most_seconds(item: pytest.Item) -> float:
     marker = item.get_closest_marker("timeout")
     return float(marker.args[0]) if marker is not None else 0.0
-
-
-@pytest.fixture(scope="session")
-def spares() -> Iterator[Spares]:
-    """Operator processes that are ready to be told what to do."""
-    found = Spares()
-    yield found
-    found.close()
 
 
 @pytest.fixture(scope="session")
@@ -94,7 +86,6 @@ def start(
     namespace: str,
     tmp_path: Path,
     verdict: Path,
-    spares: Spares,
 ) -> Iterator[Start]:
     """Start an operator for the test's namespace, with further arguments as given; it is ended with the test."""
     user = operator_user(plane, namespace)
@@ -114,7 +105,7 @@ def start(
             own_namespace=namespace,
             arguments=(*(() if everywhere else (f"--namespace={namespace}",)), *arguments),
             env={"KVSERVING_TEST_PROBE": str(verdict), "KUBECONFIG": "", **(env or {})},
-            spares=spares if stub else None,
+            stub=stub,
         )
         running.append(operator)
         return operator.start(wait=wait)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import multiprocessing
 import os
 import re
 import signal
@@ -11,6 +13,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -30,45 +34,65 @@ class OperatorEnded(Exception):
     """The operator ended; the message ends with the last lines of its log."""
 
 
-class Spares:
-    """Processes that have imported the operator and wait for an order: one is always ahead of the tests."""
+class Forked:
+    """An operator with stand-ins (``stub_probe.serve``), forked from a process that has imported it, as a Popen."""
 
-    def __init__(self) -> None:
-        self._next: subprocess.Popen[bytes] | None = None
+    def __init__(self, arguments: Sequence[str], env: Mapping[str, str], log: Path) -> None:
+        self._process = _forks().Process(target=_serve, args=(list(arguments), dict(env), str(log)), daemon=True)
+        self._process.start()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
 
-    def take(self, arguments: Sequence[str], env: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-        """Return a process that is now an operator, and prepare the next one."""
-        process = self._next or self._prepare()
-        self._next = self._prepare()
-        assert process.stdin is not None
-        order = {"arguments": list(arguments), "env": dict(env), "log": str(log)}
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.close()
-        return process
+    def poll(self) -> int | None:
+        """Return the exit code, or ``None`` while it runs."""
+        return self._process.exitcode
 
-    def close(self) -> None:
-        """End the process that nobody took."""
-        if self._next is not None:
-            assert self._next.stdin is not None
-            self._next.stdin.close()
-            self._next.kill()
-            self._next.wait()
-            self._next = None
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended; raise ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("operator", timeout or 0)
+        return self._process.exitcode
 
-    def _prepare(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, str(ROOT / "e2e/operator/stub_probe.py")],
-            env={**os.environ, "PYTHONPATH": _PATH},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        )
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Kill it, unless it has ended."""
+        self._process.kill()
+
+
+def _serve(arguments: Sequence[str], env: Mapping[str, str], log: str) -> None:
+    # Imported here, as the tests' own processes need nothing of the operator.
+    from e2e.operator import stub_probe
+
+    stub_probe.serve(arguments, env, log)
+
+
+@functools.cache
+def _forks() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "e2e.operator.stub_probe"])
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = _PATH
+    try:
+        # Its process takes this environment when it starts, and then imports.
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return context
 
 
 @dataclass
 class Operator:
     """One operator process. ``start`` again after ``stop`` or ``kill`` restarts it with the same settings.
 
-    With ``spares`` it is one whose probes are a stand-in (``stub_probe``), else the product as it is.
+    With ``stub`` it is one whose probes are a stand-in (``stub_probe``), else the product as it is.
     """
 
     kubeconfig: Path
@@ -76,9 +100,9 @@ class Operator:
     own_namespace: str
     arguments: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
-    spares: Spares | None = None
+    stub: bool = False
     port: int = 0
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, *, wait: bool = True) -> Operator:
         """Start the process and return when it is ready, or at once without ``wait``."""
@@ -88,8 +112,8 @@ class Operator:
             *(f"--own-namespace={self.own_namespace}", *self.arguments),
         ]
         self.log.touch()
-        if self.spares is not None:
-            self.process = self.spares.take(arguments, self.env, self.log)
+        if self.stub:
+            self.process = Forked(arguments, self.env, self.log)
         else:
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(

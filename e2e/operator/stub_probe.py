@@ -1,8 +1,7 @@
 """The operator with a stand-in for the probes, for tests whose pods are no engines.
 
-As a program it imports everything, waits for one line of JSON (``arguments``, ``env``, ``log``), and is then
-``kvserving operator run`` with those arguments: a test that starts an operator does not wait for imports. An end of
-its input instead of a line ends it. Of the product, these are replaced:
+A process that is forked after this module's imports is ``kvserving operator run`` by ``serve``: a test that starts an
+operator does not wait for imports. Of the product, these are replaced:
 
 | Variable | What it sets |
 |---|---|
@@ -15,10 +14,9 @@ its input instead of a line ends it. Of the product, these are replaced:
 from __future__ import annotations
 
 import functools
-import json
 import os
-import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,24 +49,16 @@ def settings(original: Any, resources: Any) -> Any:
     return made
 
 
-def serve() -> None:
-    """Wait for the order and carry it out."""
-    line = sys.stdin.readline()
-    if not line:
-        return
-    order = json.loads(line)
-    log = os.open(order["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+def serve(arguments: Sequence[str], env: Mapping[str, str], log: str) -> None:
+    """Be the operator with these arguments and further environment variables, and append what it says to ``log``."""
+    output = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for standard in (1, 2):
-        os.dup2(log, standard)
-    os.environ.update(order["env"])
+        os.dup2(output, standard)
+    os.environ.update(env)
     app.settings = functools.partial(settings, app.settings)
     if "KVSERVING_TEST_HUNG" in os.environ:
         seconds = float(os.environ["KVSERVING_TEST_HUNG"])
         limits, rate = Limits(queued=seconds), Rate(least=seconds)
         vars(main)["Restarts"] = functools.partial(Restarts, limits=limits, rate=rate)
     main.run = functools.partial(main.run, probe=probe)
-    command.run.main(order["arguments"])
-
-
-if __name__ == "__main__":
-    serve()
+    command.run.main(arguments)

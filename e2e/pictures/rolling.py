@@ -18,7 +18,7 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fixtures import CRDS
 from e2e.controlplane.pod_script import Script, ready
 from e2e.operator.objects import path_of, serving
-from e2e.operator.running import Operator, Spares, operator_user
+from e2e.operator.running import Operator, operator_user
 from e2e.operator.test_rollouts import is_ready
 from e2e.operator.waiting import wait_for
 from e2e.pictures.commands import Printed, run
@@ -41,28 +41,24 @@ def record(folder: Path, programs: build.Programs) -> tuple[Rollout, Printed]:
     """Roll out another version of vLLM; return what happened, and what ``kvserving rollout status`` said of it."""
     verdict = folder / "verdict"
     verdict.write_text("ok")
-    spares = Spares()
-    try:
-        with ControlPlane(crds=CRDS, programs=programs) as plane:
-            plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-            operator = Operator(
-                kubeconfig=plane.kubeconfig(operator_user(plane, NAMESPACE)),
-                log=folder / "operator.log",
-                own_namespace=NAMESPACE,
-                arguments=(f"--namespace={NAMESPACE}",),
-                env={"KVSERVING_TEST_PROBE": str(verdict), "KUBECONFIG": ""},
-                spares=spares,
-            )
-            capacity = {"nvidia.com/gpu": 64}
-            with FakeKubelet(plane, namespace=NAMESPACE, capacity=capacity, default=ready(1)) as kubelet:
-                kubelet.script(_engine)
-                try:
-                    operator.start()
-                    return _roll_out(plane)
-                finally:
-                    operator.end()
-    finally:
-        spares.close()
+    with ControlPlane(crds=CRDS, programs=programs) as plane:
+        plane.api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        operator = Operator(
+            kubeconfig=plane.kubeconfig(operator_user(plane, NAMESPACE)),
+            log=folder / "operator.log",
+            own_namespace=NAMESPACE,
+            arguments=(f"--namespace={NAMESPACE}",),
+            env={"KVSERVING_TEST_PROBE": str(verdict), "KUBECONFIG": ""},
+            stub=True,
+        )
+        capacity = {"nvidia.com/gpu": 64}
+        with FakeKubelet(plane, namespace=NAMESPACE, capacity=capacity, default=ready(1)) as kubelet:
+            kubelet.script(_engine)
+            try:
+                operator.start()
+                return _roll_out(plane)
+            finally:
+                operator.end()
 
 
 def _engine(pod: Json) -> Script | None:

@@ -126,9 +126,16 @@ def test_manifests_are_told_with_the_images_that_they_name(tmp_path: Path) -> No
     assert needs(found)["pkg:generic/kvserving-install@1.2.3"] == [one["bom-ref"] for one in found["components"]]
 
 
-def test_a_document_that_the_schema_does_not_know_is_refused() -> None:
+@pytest.mark.parametrize("further", ['"typo": []', '"metadata": {"timestamp": "yesterday"}'])
+def test_a_document_that_the_schema_does_not_know_is_refused(further: str) -> None:
     with pytest.raises(ValueError, match=r"this is no CycloneDX 1\.6"):
-        sbom.check('{"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "typo": []}', "this")
+        sbom.check(f'{{"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, {further}}}', "this")
+
+
+def test_no_grammar_is_compiled_by_every_process_of_the_tests() -> None:
+    pinned = requirements.read(ROOT / "requirements/dev.txt")
+    assert "jsonschema" in pinned
+    assert "rfc3987-syntax" not in pinned
 
 
 def test_the_pins_of_the_operator_reach_every_requirement_of_its_package() -> None:
