@@ -87,6 +87,21 @@ def test_the_type_of_the_cache_is_in_the_arithmetic_and_in_the_object(capsys: py
         assert told["object"]["spec"]["engine"]["kv"] == {"dtype": written}
 
 
+def test_a_type_that_no_engine_takes_is_refused_before_the_model_is_asked_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begins = "'fp9' is no type of KV of vLLM 0.33.0: use auto, "
+    assert run("hf://nobody/knows", "--device", "h100", *LENGTHS, "--kv-dtype", "fp9") == 1
+    assert capsys.readouterr().err.startswith(f"error: --kv-dtype: {begins}")
+    file = tmp_path / "service.yaml"
+    file.write_text(
+        "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: a}\n"
+        "spec: {model: {uri: 'hf://nobody/knows'}, engine: {kv: {dtype: fp9}}}\n"
+    )
+    assert run(str(file), "--device", "h100", *LENGTHS) == 1
+    assert capsys.readouterr().err.startswith(f"error: spec.engine.kv.dtype: {begins}")
+
+
 def test_tokens_that_an_engine_logged_replace_those_of_the_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
     logged = ("--kv-tokens", "50000")
     assert run("Qwen/Qwen3-8B", "--device", "h100", *LENGTHS, "--tensor", "1", *logged, "-o", "json") == 0

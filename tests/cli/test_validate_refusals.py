@@ -81,11 +81,12 @@ LONG = "--max-model-len 50,000 is above 40,960, the longest context of hf://Qwen
     ("spec", "path", "said"),
     [
         ({"engine": {"args": ["--seed=1", f"{flag}={value}"]}}, "spec.engine.args[1]", f"{flag} needs a")
-        for flag in ("--gpu-memory-utilization", "--max-num-seqs", "--max-model-len")
+        for flag in ("--gpu-memory-utilization", "--max-num-seqs", "--max-num-batched-tokens", "--max-model-len")
         for value in ("NaN", "nan", "Infinity", "inf", "-inf", "0", "-0.5", "1e999")
     ]
     + [
         ({"prefill": {"args": ["--max-num-seqs", "nan"]}}, "spec.prefill.args[0]", "--max-num-seqs needs a"),
+        ({"prefill": {"args": ["--max-num-batched-tokens=-1"]}}, "spec.prefill.args[0]", "--max-num-batched-tokens n"),
         ({"decode": {"args": ["--max-num-seqs"]}}, "spec.decode.args[0]", "--max-num-seqs needs a"),
         ({"decode": {"args": ["--max-num-seqs="]}}, "spec.decode.args[0]", "--max-num-seqs needs a"),
         ({"engine": {"args": ["--max_num_seqs=inf"]}}, "spec.engine.args[0]", "--max-num-seqs needs a"),
@@ -112,7 +113,13 @@ def test_validate_and_plan_say_the_same_of_a_number_that_vllm_refuses(
 
 
 @pytest.mark.parametrize(
-    "args", [["--max-model-len=auto"], ["--max-model-len", "-1"], ["--max-model-len=32K"], ["--max-num-seqs=1"]]
+    "args",
+    [
+        ["--max-model-len=auto"],
+        ["--max-model-len", "-1"],
+        ["--max-model-len=32K"],
+        ["--max-num-seqs=1", "--max-num-batched-tokens=25.6k"],
+    ],
 )
 def test_what_vllm_takes_is_valid(args: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert validated(tmp_path / "object.yaml", document({"engine": {"args": args}}), capsys)["faults"] == []

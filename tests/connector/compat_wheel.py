@@ -32,6 +32,7 @@ TESTS = (
     "test_multi_stats.py",
     "test_offload.py",
     "test_host_worker.py",
+    "test_kv_dtypes.py",
     "test_regions.py",
     "test_worker_cache_stats.py",
     "staging",

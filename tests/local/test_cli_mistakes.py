@@ -55,7 +55,26 @@ def test_logs_of_a_service_that_does_not_run_are_said_to_be_of_an_earlier_run(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("command", [["status"], ["verify"], ["logs"], ["down"], ["cache", "usage"]])
+BY_FILE = pytest.mark.parametrize("command", [["status"], ["verify"], ["logs"], ["down"], ["cache", "usage"]])
+
+
+@BY_FILE
+def test_a_file_that_became_invalid_is_told_with_the_names_that_do_as_well(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("one", "two"):
+        directory = ServiceDir(name)
+        directory.create()
+        directory.write(State(name, "r", STARTING, {"url": None}, "python", "tiny", (), {"pid": 1, "start_time": 1.0}))
+    file = tmp_path / "one.yaml"
+    file.write_text("kind: KVServing")
+    assert cli.run([*command, str(file)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {file}: ")
+    assert said.endswith("\nname the service instead of its file; there are: one, two\n")
+
+
+@BY_FILE
 def test_a_service_may_be_named_by_the_file_that_it_was_brought_up_from(
     command: list[str], machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.plan.support import faults, pair, render
 
@@ -139,3 +141,25 @@ def test_a_version_beside_an_image_that_says_no_other_is_taken(engine: dict[str,
 def test_notices_about_the_engine_name_the_field_that_carries_its_version() -> None:
     notices = render(pair(engine={"image": "vllm/vllm-openai:v0.27.0"})).plan.notices
     assert {notice.path for notice in notices} == {"spec.engine.image"}
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ({"kv": {"dtype": "fp9"}}, "'fp9' is no type of KV of vLLM 0.33.0: use auto, float16, bfloat16, fp8, "),
+        ({"kv": {"dtype": "FP8"}}, "'FP8' is no type of KV of vLLM 0.33.0: use "),
+        ({"kv": {"dtype": "octave_k3v4"}, "version": "0.30.0"}, "'octave_k3v4' is no type of KV of vLLM 0.30.0: use "),
+        ({"kv": {"dtype": "octave_k3v4"}}, None),
+        ({"kv": {"dtype": "fp8_e5m2"}, "version": "0.29.0"}, None),
+        # What was not read is not refused: it may be there.
+        ({"kv": {"dtype": "fp9"}, "version": "0.40.0"}, None),
+        ({"kv": {"dtype": "fp9"}, "version": "0.26.0"}, None),
+        ({"kv": {"dtype": "fp9"}, "image": "mine.example/fork:1", "version": "0.33.0"}, None),
+    ],
+)
+def test_a_type_of_kv_that_the_engine_would_refuse_is_refused_before_it_starts(
+    engine: dict[str, Any], told: str | None
+) -> None:
+    report = faults(pair(engine=engine))
+    assert (report == "") if told is None else report.startswith(f"spec.engine.kv.dtype: {told}")
+    assert len(report.splitlines()) == (told is not None)

@@ -87,7 +87,7 @@ class KVSettings(Section):
 
     block_size: BlockSize = Field(default="auto", description="Tokens per block; auto leaves it to vLLM.")
     dtype: Annotated[str, Field(min_length=1, max_length=32, pattern=LINE_PATTERN)] = Field(
-        default="auto", description="Data type of the KV cache."
+        default="auto", description="Type of the KV cache, as vLLM's --kv-cache-dtype takes it, such as fp8."
     )
     hybrid: Literal["auto", "enabled", "disabled"] = Field(
         default="auto", description="vLLM's hybrid memory allocator."

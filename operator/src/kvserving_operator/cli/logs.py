@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from .bounded import Count
+
 _OWN_TERMINAL = "; a supervisor in the foreground tells its terminal"
 
 
@@ -11,9 +13,7 @@ _OWN_TERMINAL = "; a supervisor in the foreground tells its terminal"
 @click.argument("service", metavar="NAME|FILE")
 @click.argument("pod", required=False, metavar="[POD|ROLE|supervisor]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
-@click.option(
-    "--tail", type=click.IntRange(min=0), default=50, show_default=True, metavar="N", help="Lines of each log."
-)
+@click.option("--tail", type=Count(min=0), default=50, show_default=True, metavar="N", help="Lines of each log.")
 def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
     """Show the last lines of the logs of a service: of all its pods, of one, of a role, or of the `supervisor`.
 

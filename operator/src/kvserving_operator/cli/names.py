@@ -11,10 +11,16 @@ def is_file(name_or_file: str) -> bool:
 def service_name(name_or_file: str) -> str:
     """Name of a service from its name or from the file that was brought up.
 
-    Raises ``InvalidFile`` for a file with faults.
+    Raises ``LocalError`` for a file with faults, with the services that can be named instead.
     """
     if not is_file(name_or_file):
         return name_or_file
+    from ..local.errors import LocalError, there_are
+    from ..local.state import services
     from . import files
 
-    return files.read(name_or_file).metadata.name
+    try:
+        return files.read(name_or_file).metadata.name
+    except files.InvalidFile as error:
+        named = there_are([service.name for service in services()])
+        raise LocalError(f"{error}\nname the service instead of its file; {named}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .bounded import Number
 from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
@@ -23,9 +24,7 @@ _ROUTED = ("smg", "vllm-router")
 @click.command("verify")
 @click.argument("name", callback=object_name)
 @cluster_options
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), default=60, show_default=True, help="Seconds for each request."
-)
+@click.option("--timeout", type=Number(min=1), default=60, show_default=True, help="Seconds for each request.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
 def command(name: str, target: Target, timeout: float, output: str) -> int:
     """Send fresh probes through the engines and the router of NAME; exit status 1 and the reason when KV did not move.

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .bounded import Number
+
 if TYPE_CHECKING:
     from ..local.run import Run
     from ..local.state import ServiceDir
@@ -27,9 +29,7 @@ if TYPE_CHECKING:
     "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Address of the router."
 )
 @click.option("--without-tiers", is_flag=True, help="Leave out spec.cache and spec.kvcached.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=1), metavar="SECONDS", help="Give up when it is not ready by then."
-)
+@click.option("--timeout", type=Number(min=1), metavar="SECONDS", help="Give up when it is not ready by then.")
 def command(
     file: str,
     detach: bool,

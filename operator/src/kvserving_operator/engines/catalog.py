@@ -43,6 +43,19 @@ _TRANSFER_KEYS = frozenset(
 )
 _OLD_TRANSFER_KEYS = frozenset({"kv_rank", "kv_parallel_size", "kv_ip", "kv_buffer_size"})
 
+# Types of KV (CacheDType of vllm/config/cache.py) by the release that first may have them: those of 0.29, 0.30, 0.32
+# and 0.33 were read, and tests compare them with each of these.
+_KV_DTYPES: dict[Version, tuple[str, ...]] = {
+    FULL_SUPPORT: (
+        *("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"),
+        *("turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc"),
+        *("int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6"),
+    ),
+    (0, 30, 0): ("nvfp4_ds_mla",),
+    (0, 31, 0): ("ultraquant_4bit",),
+    (0, 33, 0): ("octave_k3v4", "octave_k3v3", "octave_k3v3_compact"),
+}
+
 # vLLM's own registry (kv_connector/factory.py) and which of its classes subclass SupportsHMA, as of 0.32.
 UPSTREAM_CONNECTORS: dict[str, bool] = {
     "DecodeBenchConnector": True,
@@ -83,6 +96,13 @@ class EngineBuild:
     def transfer_keys(self) -> frozenset[str]:
         """Keys that ``--kv-transfer-config`` accepts; any other key stops the engine."""
         return _TRANSFER_KEYS if self.parts >= (0, 32, 0) else _TRANSFER_KEYS | _OLD_TRANSFER_KEYS
+
+    @property
+    def kv_dtypes(self) -> tuple[str, ...] | None:
+        """What ``--kv-cache-dtype`` may say; ``None`` where that was not read: other versions, and images of others."""
+        if not FULL_SUPPORT <= self.parts <= NEWEST_GPU or held_version(self.image) is None:
+            return None
+        return tuple(name for since, names in _KV_DTYPES.items() if since <= self.parts for name in names)
 
     @property
     def layout(self) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from ..api.faults import Fault
 from ..api.parse import join
-from ..api.v1alpha1 import RoleName
+from ..api.types import quoted
+from ..api.v1alpha1 import KVSettings, RoleName
 from ..engines import catalog
 from ..memory import ranks_per_pod
 from . import scaling
@@ -18,6 +19,7 @@ RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
 def faults(ctx: Context) -> Iterator[Fault]:
     """Faults in the shape of the service: engine, roles, router."""
     yield from _version(ctx)
+    yield from kv_type(ctx.spec.engine.kv, ctx.build)
     yield from _model(ctx)
     yield from _parallelism(ctx)
     yield from _replicas(ctx)
@@ -56,6 +58,14 @@ def _version(ctx: Context) -> Iterator[Fault]:
         yield Fault(f"spec.engine.env[{index}]", message, variable.value)
     if ctx.facts.kind == "recurrent" and build.parts < (0, 24, 0):
         yield Fault(ctx.version_field, f"models with recurrent layers need vLLM 0.24 or newer, not {build.version}")
+
+
+def kv_type(kv: KVSettings, build: catalog.EngineBuild) -> Iterator[Fault]:
+    """A fault where the engine is known to take no KV of that type."""
+    taken = build.kv_dtypes
+    if taken is not None and kv.dtype not in taken:
+        message = f"{quoted(kv.dtype)} is no type of KV of vLLM {build.version}: use {', '.join(taken)}"
+        yield Fault("spec.engine.kv.dtype", message, kv.dtype)
 
 
 def _model(ctx: Context) -> Iterator[Fault]:

@@ -1,4 +1,4 @@
-"""Checks of the flags that bound an engine: its share of GPU memory, its sequences, its context.
+"""Checks of the flags that bound an engine: its share of GPU memory, its sequences, its steps, its context.
 
 vLLM ends at its start with a value that is none; a sizing reads the same flags.
 """
@@ -34,13 +34,14 @@ class Limit:
 
 SHARE = Limit("--gpu-memory-utilization", real, 1, "a share above 0 up to 1", "0.9")
 SEQUENCES = Limit("--max-num-seqs", whole, 1_000_000, "a whole number from 1 to 1,000,000", "256")
+BATCH = Limit("--max-num-batched-tokens", readable, MOST, f"a number of tokens from 1 to {MOST:,}", "8192")
 CONTEXT = Limit("--max-model-len", readable, MOST, f"a number of tokens from 1 to {MOST:,}", "32768")
 
 
 def faults(spec: KVServingSpec) -> Iterator[Fault]:
     """Faults in the values of these flags, in ``args`` of the engine and of each role."""
     # With kvcached the share is refused whatever it is.
-    limits = (SEQUENCES, CONTEXT) if spec.kvcached.enabled else (SHARE, SEQUENCES, CONTEXT)
+    limits = (*(() if spec.kvcached.enabled else (SHARE,)), SEQUENCES, BATCH, CONTEXT)
     sections = (("engine", spec.engine), ("prefill", spec.prefill), ("decode", spec.decode))
     for name, section in sections:
         if section is None:

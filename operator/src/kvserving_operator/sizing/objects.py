@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..api.faults import Fault, InvalidSpec
@@ -11,10 +11,10 @@ from ..api.load import load
 from ..api.types import quoted
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing, Parallelism, RoleName, StatedFacts
 from ..connectors import l2_type
-from ..engines import arguments
+from ..engines import arguments, catalog
 from ..memory import host_memory
 from ..model_facts import MOST, ModelFacts, settings
-from ..plan import check_limits
+from ..plan import check_engine, check_limits
 from ..plan.check_limits import CONTEXT, SEQUENCES, SHARE, Limit
 from . import counted
 from .demand import MEMORY_SHARE, Limits
@@ -155,7 +155,18 @@ def changed(serving: KVServing, changes: Changes) -> KVServing:
             # A role's own would win.
             if written := spec.get(role, {}).get("args"):
                 spec[role]["args"] = list(arguments.without(written, _LONGEST))
-    return load({"apiVersion": serving.api_version, "kind": serving.kind, **body}, strict=True)
+    made = load({"apiVersion": serving.api_version, "kind": serving.kind, **body}, strict=True)
+    _check_kv(made, "spec.engine.kv.dtype" if changes.kv_dtype is None else "--kv-dtype")
+    return made
+
+
+def _check_kv(serving: KVServing, path: str) -> None:
+    """Refuse a type of KV before the model is asked for its size in it."""
+    engine = serving.spec.engine
+    enabled = serving.spec.kvcached.enabled
+    build = catalog.resolve(version=engine.version, image=engine.image, device=engine.device, kvcached=enabled)
+    if wrong := tuple(check_engine.kv_type(engine.kv, build)):
+        raise InvalidSpec([replace(fault, path=path) for fault in wrong])
 
 
 def sized(serving: KVServing, sizing: Sizing) -> tuple[dict[str, Any], tuple[str, ...]]:

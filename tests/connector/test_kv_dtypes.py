@@ -1,0 +1,16 @@
+"""The types of KV that the operator takes of an object are those of the vLLM that runs it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from vllm import __version__ as installed
+from vllm.config.cache import CacheDType
+
+from kvserving_operator.engines.catalog import resolve
+
+
+def test_the_types_of_kv_that_an_object_may_name_are_those_that_the_engine_takes() -> None:
+    build = resolve(version=None, image=None, device="gpu", kvcached=False, observed_version=installed)
+    assert build.version == installed.partition("+")[0]
+    assert set(build.kv_dtypes or ()) == set(get_args(CacheDType))
