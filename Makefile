@@ -153,11 +153,11 @@ test-pages: $(VENV)/.dev ## what the pages say: links, commands, names, figures,
 .PHONY: test-connector
 test-connector: $(VENV)/.dev $(ENGINE_VENV)/.test ## the connector against the installed vLLM and the wheels of other versions
 	$(ENGINE_VENV)/bin/python -m pytest $(PARALLEL) tests/connector
-	$(ENGINE_VENV)/bin/python tests/connector/compat_wheel.py --pip $(BIN)/python $(CACHE)/wheels
+	$(ENGINE_VENV)/bin/python tests/connector/compat_wheel.py --workers $(WORKERS) --pip $(BIN)/python $(CACHE)/wheels
 
 .PHONY: e2e-controlplane
 e2e-controlplane: $(VENV)/.dev ## the CRD on a real kube-apiserver (built from Go modules once, 10 minutes; skipped without Go)
-	$(BIN)/pytest e2e/controlplane --ignore e2e/controlplane/test_install.py --ignore e2e/controlplane/test_foreign_kinds.py
+	$(BIN)/pytest $(PARALLEL) e2e/controlplane --ignore e2e/controlplane/test_install.py --ignore e2e/controlplane/test_foreign_kinds.py
 
 .PHONY: e2e-chart
 e2e-chart: $(VENV)/.dev $(SCAN)/.installed ## the chart by a real helm, promtool, checkov and kube-apiserver (helm and promtool are built once with Go)
@@ -183,7 +183,7 @@ pictures: $(VENV)/.dev $(ENGINE) ## docs/pictures again, from real runs (needs c
 
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE) ## real engines as processes on this machine
-	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_12_staging.py
+	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_12_staging.py --ignore e2e/local/test_15_recurrent_models.py
 
 .PHONY: e2e-staging
 e2e-staging: $(VENV)/.dev $(ENGINE) ## staged transfers between real engines, faults included, five minutes
@@ -191,7 +191,11 @@ e2e-staging: $(VENV)/.dev $(ENGINE) ## staged transfers between real engines, fa
 
 .PHONY: e2e-tiers
 e2e-tiers: $(VENV)/.dev $(ENGINE) ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
-	$(BIN)/pytest e2e/local/test_*_tier*.py
+	$(BIN)/pytest $(filter-out %_hybrids.py,$(wildcard e2e/local/test_*_tier*.py))
+
+.PHONY: e2e-hybrids
+e2e-hybrids: $(VENV)/.dev $(ENGINE) ## models with recurrent layers and others: transfers and tiers with real engines, ten minutes
+	$(BIN)/pytest e2e/local/test_15_recurrent_models.py e2e/local/test_9_tier_hybrids.py
 
 .PHONY: e2e-cluster
 e2e-cluster: $(VENV)/.dev $(ENGINE) ## a whole Kubernetes of this machine, as root: our images, the chart, real engines in pods

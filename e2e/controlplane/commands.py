@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,9 +41,6 @@ def run(
             start_new_session=True,
             preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),
         )
-        # One that is broken off before it has set itself up cannot be called again, as ``_end`` does.
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=0)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         out, errors = process.communicate()
     except BaseException:
@@ -58,11 +57,25 @@ def _end(process: subprocess.Popen[str]) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
+        deadline = time.monotonic() + GRACE
+        _drain(process, deadline)
         try:
-            process.communicate(timeout=GRACE)
+            process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             continue
         break
     # One that closed its output may still be there.
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _drain(process: subprocess.Popen[str], deadline: float) -> None:
+    """Read what is still written, to its end or the deadline: a ``communicate`` that was broken off cannot go on."""
+    with selectors.DefaultSelector() as selector:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None and not pipe.closed:
+                selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map() and (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                if not os.read(key.fd, 2**16):
+                    selector.unregister(key.fileobj)

@@ -1,6 +1,6 @@
 """Probe a released vLLM from its wheel, without installing it.
 
-    python tests/connector/compat_wheel.py [--pip PYTHON] WHEEL_FOLDER [VERSION ...]
+    python tests/connector/compat_wheel.py [--pip PYTHON] [--workers N] WHEEL_FOLDER [VERSION ...]
 
 Runs in an environment that has vLLM's requirements (the engine's). Each version's wheel is downloaded once by name and
 version into WHEEL_FOLDER, its Python files are unpacked there and imported ahead of the installed vLLM; compiled
@@ -20,6 +20,9 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 VERSIONS = ("0.29.0", "0.30.0", "0.33.0")
@@ -141,21 +144,23 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where wheels are kept, outside the repository")
     parser.add_argument("versions", nargs="*", default=VERSIONS)
     parser.add_argument("--pip", default=sys.executable, metavar="PYTHON", help="a Python that has pip (default: this)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="versions at a time, of 1 GiB each")
     options = parser.parse_args()
     folder = options.folder.resolve()
     if folder.is_relative_to(ROOT):
         parser.error(f"{folder} is inside the repository; name a cache folder outside it")
-    faults = []
+    runs: dict[str, Callable[[], list[str]]] = {}
     for version in options.versions:
-        found = check(unpack(folder, version, options.pip), version)
-        print(f"vLLM {version}: {'ok' if not found else 'FAILED'}")
-        faults += found
+        runs[f"vLLM {version}"] = partial(check, unpack(folder, version, options.pip), version)
     kvcached = unpack_kvcached(folder, options.pip)
     for version in (*KVCACHED_VERSIONS, "installed"):
         site = unpack(folder, version, options.pip) if version in KVCACHED_VERSIONS else None
-        found = check_kvcached(kvcached, site, version)
-        print(f"kvcached on vLLM {version}: {'ok' if not found else 'FAILED'}")
-        faults += found
+        runs[f"kvcached on vLLM {version}"] = partial(check_kvcached, kvcached, site, version)
+    faults = []
+    with ThreadPoolExecutor(options.workers) as pool:
+        for what, found in zip(runs, pool.map(lambda run: run(), runs.values()), strict=True):
+            print(f"{what}: {'FAILED' if found else 'ok'}", flush=True)
+            faults += found
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0

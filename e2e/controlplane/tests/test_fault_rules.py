@@ -49,7 +49,7 @@ def test_probability_follows_its_seed(api: Api, proxy: FaultProxy, maps: str) ->
         Match(where=lambda info, body: body is not None),
         Match.writes(),
     ],
-    ids=str,
+    ids=("verb", "resource", "subresource", "name", "namespace", "group", "user-agent", "body", "writes"),
 )
 def test_a_rule_that_does_not_fit_does_nothing(
     control_plane: ControlPlane, api: Api, proxy: FaultProxy, namespace: str, maps: str, match: Match
