@@ -87,6 +87,28 @@ def test_the_type_of_the_cache_is_in_the_arithmetic_and_in_the_object(capsys: py
         assert told["object"]["spec"]["engine"]["kv"] == {"dtype": written}
 
 
+@pytest.mark.parametrize(
+    ("written", "missing"),
+    [
+        ((), ["MODEL|FILE", "--device", "--prompt-tokens", "--output-tokens", "--rate"]),
+        (("x", "--device=h100"), ["--prompt-tokens", "--output-tokens", "--rate"]),
+        (("--device", "h100", *LENGTHS[:-2]), ["MODEL|FILE", "--rate"]),
+    ],
+)
+def test_all_that_is_missing_is_told_at_once(
+    written: tuple[str, ...], missing: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*written) == 2
+    told = capsys.readouterr().err.split("Error: these are missing:\n")[1].splitlines()
+    assert [line.split()[0] for line in told] == missing
+    assert all(len(line.split()) > 3 for line in told)
+
+
+def test_a_single_one_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("x", "--device", "h100", *LENGTHS[:-2]) == 2
+    assert capsys.readouterr().err.endswith("Error: Missing option '--rate'.\n")
+
+
 def test_a_type_that_no_engine_takes_is_refused_before_the_model_is_asked_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .plan_options import BYTES, COUNTS, Real, Scaled, Time, Whole
+from .plan_options import BYTES, COUNTS, Real, Scaled, Sized, Time, Whole
 
 if TYPE_CHECKING:
     from ..api.faults import Fault
@@ -32,7 +32,7 @@ def _kept(tier: str, horizon: float) -> str:
     return f"Time that {tier} keeps KV; 0: no {tier}. Default: {horizon / 60:g}m with --reused."
 
 
-@click.command("plan", short_help="Size a service from a model, a device, lengths and a rate.")
+@click.command("plan", cls=Sized, short_help="Size a service from a model, a device, lengths and a rate.")
 @click.argument("model", metavar="MODEL|FILE")
 @click.option("--device", required=True, metavar="NAME", help="Type of the devices, such as h100, or its properties.")
 @click.option("--prompt-tokens", type=_WHOLE, required=True, metavar="N", help="Mean length of a prompt.")

@@ -40,6 +40,7 @@ _MOST = {
     "kvBytesPerToken": 1e12,
 }
 _MOST_WHOLE = 10**15
+_WHAT = "An address such as hf://owner/name, a model's folder, or an object's file."
 
 
 def _shown(value: Any) -> str:
@@ -53,6 +54,33 @@ def _ungrouped(value: Any) -> str:
     text = str(value).strip()
     grouped = re.match(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])", text)
     return text if grouped is None else grouped[0].replace(",", "") + text[grouped.end() :]
+
+
+class Sized(click.Command):
+    """A command that tells all that is missing at once, each with what it is."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, which stops at the first that is missing."""
+        written = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.MissingParameter:
+            given = self.make_parser(ctx).parse_args(written)[0]
+            missing = [
+                param
+                for param in self.get_params(ctx)
+                if param.required and not isinstance(given.get(str(param.name)), str)
+            ]
+            if len(missing) < 2:
+                raise
+            told = (
+                f"  {_first(param):<16} {param.help if isinstance(param, click.Option) else _WHAT}" for param in missing
+            )
+            raise click.UsageError("these are missing:\n" + "\n".join(told), ctx) from None
+
+
+def _first(param: click.Parameter) -> str:
+    return param.opts[0] if isinstance(param, click.Option) else str(param.metavar)
 
 
 class Whole(click.ParamType[int]):
