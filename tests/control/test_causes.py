@@ -59,8 +59,17 @@ def test_what_our_code_said_of_its_end_is_shown() -> None:
     reason, message = cause(waiting(containerStatuses=[ended]))
     assert reason is Reason.POD_FAILING
     assert message.endswith("(container engine: the model's folder /m is not there)")
+
+
+def test_what_our_code_said_of_a_first_end_is_told_at_once() -> None:
     once = container(1, code=1, reason="Error", message="KVServing: /m is not there\nand \x1b[31mmore")
-    assert cause(waiting(containerStatuses=[once]))[1].endswith(r"started again: /m is not there\nand \x1b[31mmore")
+    reason, message = cause(waiting(containerStatuses=[once]))
+    assert reason is Reason.POD_FAILING
+    assert message.endswith(r"(container engine: /m is not there\nand \x1b[31mmore)")
+    begun = {**once, "restartCount": 0, "state": once["lastState"], "lastState": {}}
+    assert cause(waiting(containerStatuses=[begun]))[0] is Reason.POD_FAILING
+    again = {**once, "ready": True}
+    assert "is not there" not in cause(waiting(containerStatuses=[again]))[1]
 
 
 def test_what_an_engine_itself_wrote_at_its_end_is_not_shown() -> None:

@@ -17,6 +17,15 @@ def test_a_condition_that_passes_is_no_error() -> None:
     assert told["condition-PrefillReady"].severity is Severity.INFO
 
 
+@pytest.mark.parametrize("serves", [True, False])
+def test_what_a_set_that_comes_up_lacks_costs_nothing_while_another_serves(serves: bool) -> None:
+    coming = with_condition(FACTS, "DecodeReady", "False", "PodFailing", "pod d: CrashLoopBackOff")
+    available = ("RollingOut", "revision a serves while b comes up") if serves else ("Ready", "requests can be served")
+    told = found(with_condition(coming, "Available", "True", *available))["condition-DecodeReady"]
+    assert (told.why == "the former revision serves meanwhile; what was changed waits") is serves
+    assert told.severity is Severity.ERROR
+
+
 @pytest.mark.parametrize(
     ("kind", "reason", "way_out"),
     [

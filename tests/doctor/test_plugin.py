@@ -7,11 +7,15 @@ import json
 import threading
 from collections.abc import Iterator
 
+import click
 import pytest
 from tests.doctor.apiserver import Apiserver, secret
 from tests.doctor.commands import PRIVATE, kubectl
 from tests.doctor.world import SPEC
 from tests.verify.standin import KEY, REVISION, Engine, serving
+
+from kvserving_operator import cli
+from kvserving_operator.cli import plugin
 
 
 def test_status_shows_objects_and_one_with_its_pods(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,6 +38,27 @@ def test_status_shows_objects_and_one_with_its_pods(server: Apiserver, capsys: p
     assert "spec" not in shown
     assert kubectl("status", "-n", "empty") == 0
     assert capsys.readouterr().out == "no objects in namespace empty\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("logs", "there is no command 'logs' here: `kubectl logs -l kvserving.dev/name=NAME,kvserving.dev/role=decode"),
+        ("down", "there is no command 'down' here: `kubectl delete kvs NAME`"),
+        ("statsu", "there is no command 'statsu'. Did you mean 'status'?"),
+    ],
+)
+def test_a_command_that_there_is_not_is_answered_with_the_one_that_does_it(
+    command: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert kubectl(command, "qwen") == 2
+    assert told in capsys.readouterr().err
+
+
+def test_every_command_of_a_machine_that_the_plugin_lacks_is_named_elsewhere() -> None:
+    ours = cli.kvserving.list_commands(click.Context(cli.kvserving))
+    there = plugin.plugin.list_commands(click.Context(plugin.plugin))
+    assert set(ours) - set(there) == set(plugin._ELSEWHERE)
 
 
 @pytest.fixture

@@ -193,11 +193,12 @@ def with_series(facts: ObjectFacts, role: str, text: str, *, drop: str = "", ver
 
 
 def with_condition(facts: ObjectFacts, kind: str, status: str, reason: str, message: str) -> ObjectFacts:
-    """``facts`` with one condition of the object replaced."""
+    """``facts`` with one condition of the object replaced or added."""
     assert facts.live is not None
     body: Any = copy.deepcopy(facts.live.body)
-    found = next(c for c in body["status"]["conditions"] if c["type"] == kind)
-    found |= {"status": status, "reason": reason, "message": message}
+    others = [c for c in body["status"]["conditions"] if c["type"] != kind]
+    told = {"type": kind, "status": status, "reason": reason, "message": message}
+    body["status"]["conditions"] = [*others, told]
     return spoiled(facts, body=body)
 
 

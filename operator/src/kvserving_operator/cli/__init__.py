@@ -57,15 +57,21 @@ Completion: eval "$(_KVSERVING_COMPLETE=bash_source kvserving)"   (or zsh_source
 class Commands(click.Group):
     """Knows the names and one-line helps of its commands; imports one when it is called.
 
-    ``modules`` names those that are not in the module of their name.
+    ``modules`` names those that are not in the module of their name, ``elsewhere`` what does the work of others.
     """
 
     def __init__(
-        self, *args: Any, helps: Mapping[str, str], modules: Mapping[str, str] | None = None, **more: Any
+        self,
+        *args: Any,
+        helps: Mapping[str, str],
+        modules: Mapping[str, str] | None = None,
+        elsewhere: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> None:
         super().__init__(*args, **more)
         self._helps = helps
         self._modules = modules or {}
+        self._elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the help."""
@@ -82,10 +88,12 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest name for one that there is not."""
+        """As click does, with the way out for a name that there is not: what does it elsewhere, or the nearest name."""
         if args and args[0] not in self._helps:
             from difflib import get_close_matches
 
+            if (other := self._elsewhere.get(args[0])) is not None:
+                raise click.UsageError(f"there is no command {args[0]!r} here: {other}", ctx)
             near = get_close_matches(args[0], self._helps, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)

@@ -22,6 +22,15 @@ _COMMANDS = {
     "render": "Print the Kubernetes objects of a file.",
     "version": "Print the version.",
 }
+_SELECTED = "-l kvserving.dev/name=NAME,kvserving.dev/role=decode"
+_ELSEWHERE = {
+    "logs": f"`kubectl logs {_SELECTED} --prefix --tail=50` shows those of a role's pods",
+    "down": "`kubectl delete kvs NAME` removes an object and what was made for it",
+    "up": "`kubectl apply -f FILE` makes an object, `kvserving up FILE` runs it on this machine",
+    "plan": "`kvserving plan` sizes a service",
+    "cache": "the dashboards (docs/dashboards.md) show what the tiers hold; `kvserving cache` is for this machine",
+    "operator": "`kvserving operator run` is what the operator's pod runs",
+}
 _EPILOG = """\b
 Exit status:
   0    yes: valid, verified, rolled out, no error found
@@ -35,6 +44,7 @@ Exit status:
 @click.command(
     cls=Commands,
     helps=_COMMANDS,
+    elsewhere=_ELSEWHERE,
     modules={"status": "plugin_status", "verify": "plugin_verify"},
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -142,12 +142,14 @@ def last_words(ended: Mapping[str, Any]) -> str:
 def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
     """Why a container does not run, and what is known of its last end.
 
-    One that has ended twice fails until it is ready: between two attempts it looks as if it were starting.
+    One that has ended twice fails until it is ready: between two attempts it looks as if it were starting. One of which
+    our code said what it lacks fails from its first end on.
     """
     for container in containers(status):
         reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
         last = ended(container)
-        again = (container.get("restartCount") or 0) >= _STARTS and not container.get("ready") and last.get("exitCode")
+        often = bool(last_words(last)) or (container.get("restartCount") or 0) >= _STARTS
+        again = often and not container.get("ready") and last.get("exitCode")
         if reason in _FAILING or again:
             said = f"container {container.get('name', '?')}"
             if reason in _OF_IMAGES:

@@ -29,6 +29,9 @@ _COSTS = {
     "TransferVerified": "decode computes prompts that prefill has computed already, or requests fail",
     "ScalingReady": "the number of engines does not follow the load",
 }
+_OF_A_SET = ("PrefillReady", "DecodeReady", "RouterReady", "TransferVerified")
+_OTHER_SERVES = ("Available", "True", Reason.ROLLING_OUT)
+_SERVED = "the former revision serves meanwhile; what was changed waits"
 _FIXES = {
     Reason.INSUFFICIENT_CAPACITY: "add nodes of the kind, lower replicas or parallelism, or spec.rollout.maxSurge",
     Reason.POD_LOST: "`kubectl get events` tells who took the pod: a node's end, a drain, an eviction or somebody",
@@ -106,7 +109,10 @@ def _status(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
 
 
 def _conditions(live: Live) -> Iterator[Finding]:
-    for condition in live.status.get("conditions") or ():
+    conditions = live.status.get("conditions") or ()
+    # True while a set comes up: another one takes the requests.
+    served = any((c.get("type"), c.get("status"), c.get("reason")) == _OTHER_SERVES for c in conditions)
+    for condition in conditions:
         kind, status = str(condition.get("type")), condition.get("status")
         if kind not in (*LEAVES, "ScalingReady") or status == "True":
             continue
@@ -120,7 +126,7 @@ def _conditions(live: Live) -> Iterator[Finding]:
             f"condition-{kind}",
             f"status.conditions[{kind}]",
             f"{reason}: {message}",
-            _COSTS[kind],
+            _SERVED if served and kind in _OF_A_SET else _COSTS[kind],
             fix or ("wait" if severity is Severity.INFO else "the operator's reference explains the reason"),
         )
 
