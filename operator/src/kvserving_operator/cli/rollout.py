@@ -147,11 +147,12 @@ async def _kept(connection: Connection, body: Body) -> tuple[Kept, ...]:
 
 
 async def _status(name: str, target: Target, wait: bool, timeout: float | None, output: str, program: str) -> int:
+    from .rollout_lines import Lines
     from .rollout_progress import standing
 
     async with _connected(name, target) as connection:
         body = await _object(connection, name)
-        tell = _teller() if output == "text" else lambda _: None
+        tell = Lines() if output == "text" else lambda _: None
         found = standing(body)
         tell(found)
         expired = False
@@ -163,25 +164,6 @@ async def _status(name: str, target: Target, wait: bool, timeout: float | None, 
     else:
         _print_end(found, body, program, timeout if expired else None)
     return 0 if found.outcome == "complete" or (found.outcome == "waiting" and not expired) else 1
-
-
-def _teller() -> Callable[[Standing], None]:
-    """Prints what is new: a line, and the table of sets where it is another."""
-    from ..doctor.findings import shown
-    from .rollout_progress import HEAD
-    from .summary import print_table
-
-    last: list[Any] = ["", ()]
-
-    def tell(found: Standing) -> None:
-        if found.sets not in (last[1], ()):
-            print_table(HEAD, found.sets)
-        if not found.over and found.message != last[0]:
-            click.echo(shown(found.message))
-        click.echo("", nl=False)
-        last[:] = found.message, found.sets
-
-    return tell
 
 
 def _reader(connection: Connection, first: Body) -> Callable[[], Awaitable[Body]]:
