@@ -41,16 +41,24 @@ class Built:
 def make(*, say: Say = print) -> Built:
     """Build everything that the cache lacks. Raises what packages, programs and images raise."""
     packages.require(say=say)
+    say("step 1 of 5: the node's programs, with DNS; what was built before is kept, in every step")
     build.programs(say=say)
+    say("step 2 of 5: the control plane")
     plane_build.programs(say=say)
+    say("step 3 of 5: kubectl and helm")
     kubectl, helm = plane_build.kubectl(say=say), programs.program("helm", say=say)
+    say("step 4 of 5: images")
     return Built(kubectl, helm, archives(images.ALL, say=say))
 
 
 def archives(wanted: Iterable[images.Image], *, say: Say = print) -> dict[str, Path]:
     """Build images in the order in which they are named; return their archives by their names."""
-    builder = images.Builder(say=say)
-    return {image.name: builder.archive(image) for image in wanted}
+    builder, order = images.Builder(say=say), tuple(wanted)
+    found = {}
+    for number, image in enumerate(order, 1):
+        say(f"cluster: {image.name} ({number} of {len(order)}) ...")
+        found[image.name] = builder.archive(image)
+    return found
 
 
 class Lane:
@@ -58,9 +66,11 @@ class Lane:
 
     def __init__(self, built: Built, *, say: Say = print) -> None:
         self._built = built
+        self._say = say
         self.node = Node(say=say)
 
     def __enter__(self) -> Self:
+        self._say("step 5 of 5: the node starts, and the operator in it")
         self.node.start()
         try:
             for archive in self._built.archives.values():
