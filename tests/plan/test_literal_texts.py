@@ -23,7 +23,8 @@ SPECS: list[tuple[dict[str, Any], str]] = [
         {"model": {"uri": "hf://a/b", "loras": [ADAPTER]}, "router": {"type": "vllm-router"}},
         f"{NAME}=/var/lib/kvserving/claims/adapters/{NAME}",
     ),
-    ({"engine": {"kv": {"dtype": NAME}}}, f"--kv-cache-dtype={NAME}"),
+    # An engine of the user's own, whose types of KV are not known.
+    ({"engine": {"image": "mine.example/fork:1", "kv": {"dtype": NAME}}}, f"--kv-cache-dtype={NAME}"),
 ]
 
 
