@@ -34,9 +34,7 @@ _OTHER_SERVES = ("Available", "True", Reason.ROLLING_OUT)
 _SERVED = "the former revision serves meanwhile; what was changed waits"
 _FIXES = {
     Reason.INSUFFICIENT_CAPACITY: "add nodes of the kind, lower replicas or parallelism, or spec.rollout.maxSurge",
-    Reason.POD_LOST: "`kubectl get events` tells who took the pod: a node's end, a drain, an eviction or somebody",
     Reason.CLAIM_MISSING: "create the claim that the message names in the object's namespace",
-    Reason.CLAIM_UNBOUND: "`kubectl describe pvc` of the claim that the message names: its storage class or volume",
     Reason.CLAIM_UNBOUND: "`kubectl describe pvc` of the claim says why; name a storage class that makes such volumes",
     Reason.QUOTA_EXCEEDED: "raise the quota of the namespace or lower the spec",
     Reason.POD_FAILING: "`kubectl logs` of the pod with --previous says why; the findings about pods below as well",
