@@ -90,10 +90,10 @@ class Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the way out for a name that there is not: what does it elsewhere, or the nearest name."""
         if args and args[0] not in self._helps:
-            from difflib import get_close_matches
-
             if (other := self._elsewhere.get(args[0])) is not None:
                 raise click.UsageError(f"there is no command {args[0]!r} here: {other}", ctx)
+            from difflib import get_close_matches
+
             near = get_close_matches(args[0], self._helps, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)

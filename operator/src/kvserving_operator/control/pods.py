@@ -175,9 +175,9 @@ def _last_end(status: Mapping[str, Any]) -> str:
     for container in status.get("containerStatuses") or ():
         last = ended(container)
         if not container.get("ready") and last.get("exitCode") is not None:
-            named = f"container {container.get('name', '?')} ended with exit code {last['exitCode']}"
-            words = last_words(last)
-            return f"{named} and is started again{f': {words}' if words else ''}"
+            return (
+                f"container {container.get('name', '?')} ended with exit code {last['exitCode']} and is started again"
+            )
     return ""
 
 
