@@ -22,7 +22,7 @@ from kvserving_connector.vllm.progress import last_a_moment, mark_idle
 from kvserving_connector.vllm.staging.producer import Producer
 from kvserving_connector.vllm.staging.puller import Puller
 from kvserving_connector.vllm.staging.rows import Rows
-from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport, Peer
+from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport, Peer, new_agent
 from kvserving_connector.vllm.staging.wire import VERSION, Pool
 
 LAYERS, BLOCK_BYTES, ROWS_PER_CHUNK, CHUNKS = 36, 4096, 4, 8
@@ -64,7 +64,9 @@ class _Pair:
         here, there = _cache(rows), _cache(rows)
         row_bytes = here.row_bytes
         chunk = -(-ROWS_PER_CHUNK * row_bytes // ALIGNMENT) * ALIGNMENT
-        self._theirs, own = _Side(slot_bytes(rows, row_bytes)), _Side(CELL_BYTES + CHUNKS * chunk)
+        config = nixl_utils.nixl_agent_config(backends=["UCX"])
+        self._theirs = _Side(slot_bytes(rows, row_bytes), nixl_utils.NixlWrapper(str(uuid.uuid4()), config))
+        own = _Side(CELL_BYTES + CHUNKS * chunk, new_agent(["UCX"]))
         pool = self._theirs.pool
         producer = Producer(pool)
         producer.register(there, 1)
@@ -108,10 +110,9 @@ def _cache(blocks: int) -> Rows:
 class _Side:
     """An agent and its pool."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, agent: Any) -> None:
         self.pool = torch.zeros(size, dtype=torch.uint8)
-        config = nixl_utils.nixl_agent_config(backends=["UCX"])
-        self.agent: Any = nixl_utils.NixlWrapper(str(uuid.uuid4()), config)
+        self.agent = agent
         place = (self.pool.data_ptr(), self.pool.nbytes, 0, "")
         self.agent.register_memory(self.agent.get_reg_descs([place], "DRAM"), backends=["UCX"])
 

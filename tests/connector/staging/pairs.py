@@ -22,7 +22,7 @@ from kvserving_connector.core.staging_pull import Pipeline, Pull  # noqa: E402
 from kvserving_connector.vllm.staging.producer import Producer  # noqa: E402
 from kvserving_connector.vllm.staging.puller import Puller  # noqa: E402
 from kvserving_connector.vllm.staging.rows import Rows  # noqa: E402
-from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport, Peer  # noqa: E402
+from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport, Peer, new_agent  # noqa: E402
 from kvserving_connector.vllm.staging.wire import VERSION, Pool  # noqa: E402
 
 BLOCKS = 400
@@ -93,10 +93,9 @@ class Pair:
         )
 
 
-def side(fill: bool, size: int) -> Side:
+def side(fill: bool, size: int, one: Any) -> Side:
     rows, tensors = cache(fill)
     memory = torch.zeros(size, dtype=torch.uint8)
-    one = agent()
     register(one, memory)
     return Side(rows, tensors, one, memory)
 
@@ -105,7 +104,7 @@ def side(fill: bool, size: int) -> Side:
 def paired() -> Iterator[Pair]:
     """A prefill's and a decode's side that know each other; decode reads into two chunks of three rows."""
     chunk = 3 * ROW // 256 * 256 + 256
-    prefill, decode = side(True, POOL), side(False, CELL_BYTES + 2 * chunk)
+    prefill, decode = side(True, POOL, agent()), side(False, CELL_BYTES + 2 * chunk, new_agent(["UCX"]))
     producer = Producer(prefill.memory)
     producer.register(prefill.rows, 1)
     pool = Pool(VERSION, prefill.memory.data_ptr(), POOL, "DRAM", 0, prefill.rows.lengths, 1, prefill.rows.names, 1)

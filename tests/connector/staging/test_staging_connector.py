@@ -212,6 +212,19 @@ def test_a_model_with_several_cache_groups_does_not_stage() -> None:
     assert "cache groups" in obstacle(prefill.connector_scheduler.vllm_config, prefill.connector_scheduler)
 
 
+def test_under_kvcached_the_choice_begins_with_what_its_memory_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kvserving_connector.vllm.staging import eligible
+
+    chosen = {}
+    for value in ("false", "true"):
+        monkeypatch.setenv("ENABLE_KVCACHED", value)
+        config = SimpleNamespace(kv_transfer_config=SimpleNamespace(get_from_extra_config=lambda _, default: default))
+        book = eligible.costs(config)
+        assert book is not None
+        chosen[value] = book.choose(75_000_000, 36).way
+    assert chosen == {"false": Way.DIRECT, "true": Way.STAGED}
+
+
 @pytest.mark.parametrize(
     "extra", [{"staging_bytes": -1}, {"staging_bytes": "1Gi"}, {"staging_bytes": True}, {"staging_choice": "never"}]
 )

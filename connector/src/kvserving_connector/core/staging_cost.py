@@ -16,7 +16,9 @@ MIB = 2**20
 # Fixed seconds, seconds per MiB, seconds per 1,000 descriptors.
 PRIOR_DIRECT = (1e-3, 5.1e-6, 5e-3)
 PRIOR_STAGED = (1.5e-3, 6.5e-6, 0.0)
-# How far off a prior may be, as a multiple of it.
+# From blocks in memory that is mapped as kvcached maps it, which UCX copies piece by piece: between two H200 GPUs.
+PRIOR_MAPPED = (1e-3, 2.2e-3, 5e-3)
+# How far off a prior may be, and a measurement before it is doubted, as a multiple of it.
 _DOUBT = 4.0
 # Variance of the relative error of one measurement.
 _NOISE = 0.25**2
@@ -25,8 +27,9 @@ _MEMORY = 0.99
 # A measurement counts as at most this many times the estimate, and at least as its inverse.
 CLIP = 16.0
 _SHORTEST = 1e-5
-# Decisions between two that take the other way to measure it, fewer at first, as a way whose first measurements met a
-# slow moment would be ruled out for long; and what that may cost as a multiple of the better.
+# Decisions between two that take the other way to measure it, times what it costs as a multiple of the better: in the
+# long run all of them take less than a 64th of the time. Fewer at first, as a way whose first measurements met a slow
+# moment would be ruled out for long. And the multiple from which a way that is known is not measured any more.
 EXPLORE_EVERY = 64
 EXPLORE_FIRST = 4
 EXPLORE_AT_MOST = 8.0
@@ -52,11 +55,15 @@ class Sample:
 class Estimate:
     """Linear estimate of seconds that follows measurements, all coefficients at least 0."""
 
-    def __init__(self, prior: Sequence[float]) -> None:
+    def __init__(self, prior: Sequence[float], *, doubted: bool = False) -> None:
+        """With ``doubted`` the prior's rate is to be measured some time, however slow it is."""
         self._theta = list(prior)
         self._limit = [(_DOUBT * value) ** 2 for value in prior]
         self._spread = [[self._limit[i] if i == j else 0.0 for j in range(3)] for i in range(3)]
         self.count = 0
+        self.doubted_rate = prior[1] / MIB if doubted else 0.0
+        """Seconds a byte of the last measurement, where it was far above the estimate: a stall, or the truth. Until
+        that is known a prompt of gigabytes does not find it out, if any smaller one does."""
 
     def seconds(self, size: int, descriptors: int) -> float:
         """Return the estimated seconds for so many bytes in so many descriptors."""
@@ -69,11 +76,17 @@ class Estimate:
         expected = self.seconds(size, descriptors)
         seen = min(max(seconds, expected / CLIP), expected * CLIP)
         scale = max(seen, _SHORTEST)
+        self.doubted_rate = seconds / size if seconds > _DOUBT * expected else 0.0
         row = [value / scale for value in _features(size, descriptors)]
         spread = [sum(self._spread[i][j] * row[j] for j in range(3)) for i in range(3)]
-        weight = 1.0 / (_NOISE + sum(row[i] * spread[i] for i in range(3)))
+        doubt = sum(row[i] * spread[i] for i in range(3))
+        weight = 1.0 / (_NOISE + doubt)
         error = (seen - expected) / scale
         self._theta = [max(0.0, self._theta[i] + spread[i] * weight * error) for i in range(3)]
+        # Where a coefficient met 0 the others may have gone the wrong way; what this transfer is to take is known.
+        wanted, found = expected + doubt * weight * (seen - expected), self.seconds(size, descriptors)
+        if found > _SHORTEST:
+            self._theta = [value * wanted / found for value in self._theta]
         for i in range(3):
             for j in range(3):
                 self._spread[i][j] = (self._spread[i][j] - spread[i] * spread[j] * weight) / _MEMORY
@@ -111,6 +124,11 @@ class CostBook:
     """Since the last that took the other way."""
     _explored: int = 0
 
+    @classmethod
+    def of_mapped_memory(cls) -> CostBook:
+        """Return the book of an engine whose blocks are memory that is mapped while they are used."""
+        return cls({Way.DIRECT: Estimate(PRIOR_MAPPED, doubted=True), Way.STAGED: Estimate(PRIOR_STAGED)})
+
     def observe(self, sample: Sample) -> None:
         """Take a measurement of a decode engine."""
         self.estimates[sample.way].observe(sample.bytes, sample.descriptors, sample.seconds)
@@ -121,8 +139,10 @@ class CostBook:
         direct = self.estimates[Way.DIRECT].seconds(size, descriptors)
         better, other = (Way.STAGED, Way.DIRECT) if staged < direct else (Way.DIRECT, Way.STAGED)
         self._decisions += 1
-        every = min(EXPLORE_EVERY, EXPLORE_FIRST * (1 + self._explored))
-        due = self._decisions >= every and max(staged, direct) <= EXPLORE_AT_MOST * min(staged, direct)
+        least, feared = min(staged, direct), self.estimates[other].doubted_rate * size
+        ratio = max(staged, direct, feared) / least
+        every = ratio * min(EXPLORE_EVERY, EXPLORE_FIRST * (1 + self._explored))
+        due = self._decisions >= every and (ratio <= EXPLORE_AT_MOST or feared > 0)
         if due:
             self._decisions = 0
             self._explored += 1

@@ -174,13 +174,16 @@ class Pipeline:
     def turn(self, now: float) -> bool:
         """Do what can be done now; return whether anything was."""
         moved = self._collect_headers(now)
-        moved |= self._collect_reads(now)
         moved |= self._collect_copies(now)
         moved |= self._collect_given_up()
+        landed = self._collect_reads(now)
+        # Before what has arrived is copied: the link would be idle meanwhile.
         moved |= self._look_at_headers(now)
         moved |= self._read(now)
+        for flight in landed:
+            flight.handle = self._transport.scatter(flight.pull, flight.row, flight.count, flight.place)
         self._watch(now)
-        return self._finish(now) or moved
+        return self._finish(now) or bool(landed) or moved
 
     # What has ended
 
@@ -202,13 +205,13 @@ class Pipeline:
                 self._given_up.append((flight, self._cells))
         return moved
 
-    def _collect_reads(self, now: float) -> bool:
-        moved = False
+    def _collect_reads(self, now: float) -> list[_Flight]:
+        """Return those that arrived; each is among the copies, and its copy is to begin in this turn."""
+        landed = []
         for flight in list(self._reads):
             well = self._landed(flight)
             if well is None:
                 continue
-            moved = True
             pull = flight.pull
             self._reads.remove(flight)
             pull._reading -= 1
@@ -216,12 +219,12 @@ class Pipeline:
                 self._given_up.append((flight, self._chunks))
                 continue
             pull._moved = self._heard[pull.peer] = now
-            flight.handle = self._transport.scatter(pull, flight.row, flight.count, flight.place)
+            landed.append(flight)
             self._copies.append(flight)
             pull._copying += 1
             if pull.state is State.ARRIVING and not pull._reading:
                 pull.state, pull._look = State.CHECKING, now
-        return moved
+        return landed
 
     def _collect_copies(self, now: float) -> bool:
         over = [flight for flight in self._copies if self._transport.scattered(flight.handle)]

@@ -65,7 +65,7 @@ class NixlConnector(_PullConnector):  # type: ignore[misc]
             return
         if _capabilities.transfer_telemetry:
             self._recorder = TransferRecorder(self.connector_worker)
-        self._staging = StagingWorker(vllm_config, self.connector_worker, _progress_of)
+        self._staging = StagingWorker(vllm_config, self.connector_worker)
 
     # Scheduler side
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from kvserving_connector.compat import probe
 from kvserving_connector.core.staging_cost import CostBook
+from kvserving_connector.vllm import kvcached
 
 STAGING_BYTES = "staging_bytes"
 STAGING_CHOICE = "staging_choice"
@@ -37,7 +38,9 @@ def costs(vllm_config: Any) -> CostBook | None:
         raise ValueError(
             f"kv_connector_extra_config.{STAGING_CHOICE}={value!r} must be cost, or always to stage all that fits"
         )
-    return CostBook() if value == "cost" else None
+    if value != "cost":
+        return None
+    return CostBook.of_mapped_memory() if kvcached.enabled() else CostBook()
 
 
 def half_of(vllm_config: Any) -> Half | None:

@@ -12,6 +12,7 @@ from kvserving_connector.settings import logger
 from kvserving_connector.vllm.staging.transport import NixlTransport, Peer
 
 JOIN_SECONDS = 10.0
+_FLUSH_POLL_SECONDS = 2e-3
 
 
 class Puller:
@@ -89,7 +90,7 @@ class Puller:
         self._open = going
         try:
             if self._pipeline.idle and not self._closing:
-                self._told.get()()
+                self._told.get(timeout=None if self._transport.flushed() else _FLUSH_POLL_SECONDS)()
                 moved = True
             while True:
                 (self._told.get_nowait() if moved else self._told.get(timeout=self._poll_seconds))()

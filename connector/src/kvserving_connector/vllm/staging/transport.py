@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -17,6 +21,21 @@ from kvserving_connector.vllm.staging.wire import Pool
 
 CELLS = 64
 CELL_BYTES = CELLS * HEADER_BYTES
+# What was sent is under way that long at most: it leaves with the next turns of the agent, which has no thread.
+FLUSH_SECONDS = 1.0
+
+
+def new_agent(backends: Sequence[str]) -> Any:
+    """Return a NIXL agent for ``NixlTransport``: without a progress thread, so it moves when it is asked how it goes.
+
+    While a copy between GPUs is under way that thread arms UCX's wake-up all the time, and each time a host function
+    is queued behind the copy on its stream. The next read waits for all of them: two reads in a row have 55 to 75 % of
+    the link (``python -m e2e.gpu.reads``).
+    """
+    from vllm.distributed import nixl_utils
+
+    config = nixl_utils.nixl_agent_config(backends=list(backends), enable_prog_thread=False)
+    return nixl_utils.NixlWrapper(str(uuid.uuid4()), config)
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,8 @@ class NixlTransport:
         self._loaded: dict[str, str] = {}
         self._broken: set[str] = set()
         self._flying: Counter[str] = Counter()
+        self._sent: float | None = None
+        self._places: WeakKeyDictionary[Pull, torch.Tensor] = WeakKeyDictionary()
 
     def enter(self) -> None:
         """Make the device that of this thread: UCX takes its memory from the thread's context."""
@@ -71,7 +92,10 @@ class NixlTransport:
 
     def read_header(self, pull: Pull, cell: int) -> _Read:
         """See ``Transport``."""
-        return self._begin(pull.peer, pull.slot.offset, HEADER_BYTES, cell * HEADER_BYTES)
+        handle = self._begin(pull.peer, pull.slot.offset, HEADER_BYTES, cell * HEADER_BYTES)
+        with self._on_stream():
+            self._indices(pull)
+        return handle
 
     def read_rows(self, pull: Pull, first: int, count: int, chunk: int) -> _Read:
         """See ``Transport``."""
@@ -118,9 +142,8 @@ class NixlTransport:
         """See ``Transport``."""
         at = self._chunk(chunk)
         with self._on_stream():
-            self._rows.scatter(
-                self._rows.indices(pull.blocks[row : row + count]), self._pool[at : at + count * pull.slot.row_bytes]
-            )
+            blocks = self._indices(pull)[row : row + count]
+            self._rows.scatter(blocks, self._pool[at : at + count * pull.slot.row_bytes])
             if self._stream is None:
                 return None
             event = torch.cuda.Event()
@@ -133,10 +156,23 @@ class NixlTransport:
 
     def notify(self, pull: Pull) -> None:
         """See ``Transport``. One that cannot be sent costs the slot until its lease is over, as in vLLM."""
+        self._sent = time.monotonic()
         try:
             self._agent.send_notif(self._load(pull.peer), notif_msg=pull.notify)
         except Exception as error:
             logger.warning("KVServing: %s could not be told that its slot was read: %s", pull.peer, error)
+
+    def flushed(self) -> bool:
+        """Let what was sent go on; return whether nothing can be under way any more."""
+        if self._sent is None:
+            return True
+        try:
+            self._agent.get_new_notifs()
+        except Exception as error:
+            logger.debug("KVServing: what was sent of staged reads could not be looked after: %s", error)
+        if time.monotonic() - self._sent > FLUSH_SECONDS:
+            self._sent = None
+        return self._sent is None
 
     def finish(self) -> None:
         """Wait until no copy writes into blocks any more."""
@@ -195,6 +231,12 @@ class NixlTransport:
             self._agent.release_xfer_handle(handle.handle)
             handle.released = True
             self._flying[handle.peer] -= 1
+
+    def _indices(self, pull: Pull) -> torch.Tensor:
+        """Return a pull's blocks on the device; they are brought there once, as that takes longer than a copy."""
+        if (found := self._places.get(pull)) is None:
+            found = self._places[pull] = self._rows.indices(pull.blocks)
+        return found
 
     def _chunk(self, number: int) -> int:
         return CELL_BYTES + number * self._chunk_bytes

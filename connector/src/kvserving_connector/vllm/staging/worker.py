@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from kvserving_connector.vllm.staging.consumer import Consumer
 from kvserving_connector.vllm.staging.producer import Producer
 from kvserving_connector.vllm.staging.puller import Puller
 from kvserving_connector.vllm.staging.rows import Rows
-from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport
+from kvserving_connector.vllm.staging.transport import CELL_BYTES, CELLS, NixlTransport, new_agent
 from kvserving_connector.vllm.staging.wire import VERSION, Pool, with_pool
 
 STEP = "kvserving_staging"
@@ -39,13 +37,10 @@ _POLL_SECONDS_ELSEWHERE = 5e-5
 class StagingWorker:
     """One rank. Without a pool everything is as in vLLM, and a staged prompt that comes all the same fails to load."""
 
-    def __init__(
-        self, vllm_config: Any, worker: Any, new_agents: Callable[[Any], AbstractContextManager[None]]
-    ) -> None:
-        """``new_agents`` is entered while a NIXL agent is made. Raises ValueError for settings that cannot be."""
+    def __init__(self, vllm_config: Any, worker: Any) -> None:
+        """Raise ValueError for settings that cannot be."""
         self._vllm_config = vllm_config
         self._worker = worker
-        self._new_agents = new_agents
         self._half = eligible.half_of(vllm_config)
         self._lease_seconds = int(vllm_config.kv_transfer_config.get_from_extra_config("kv_lease_duration", 30))
         self._size = eligible.staging_bytes(vllm_config) if self._half is not None else 0
@@ -182,11 +177,7 @@ class StagingWorker:
                 f"{rows.row_bytes} bytes; give it several times as many"
             )
         chunk_bytes = room // chunks // ALIGNMENT * ALIGNMENT
-        from vllm.distributed import nixl_utils
-
-        with self._new_agents(self._vllm_config):
-            config = nixl_utils.nixl_agent_config(backends=self._worker.nixl_backends)
-            agent = nixl_utils.NixlWrapper(str(uuid.uuid4()), config)
+        agent = new_agent(self._worker.nixl_backends)
         self._register(agent, memory)
         transport = NixlTransport(agent, memory, chunk_bytes, self._worker.nixl_memory_type, rows)
         stall = float(self._lease_seconds)
