@@ -29,7 +29,7 @@ get "$work/common" "vllm==$first" nixl-cu13==1.5.1 nixl==1.5.1 wrapt posix_ipc s
     -r "$work/requirements.txt" --override "$here/e2e/gpu/host-has.txt"
 # NIXL's hidden folder has its libraries. The rest is for other machines, or for what the lane does not start.
 (cd "$work/common" && rm -rf vllm vllm-*.dist-info .nixl_cu12* nixl_cu12* nixl_ep* nccl/m2n nccl/ep nccl/_extensions \
-    include uvloop pycountry/locales flashinfer/data flashinfer/experimental kubernetes/aio)
+    include uvloop pycountry/locales flashinfer/data kubernetes/aio)
 for version in "$first" $second; do
     get "$work/$version" "vllm==$version" --no-deps
     (cd "$work/$version/vllm" && rm -rf vllm-rs vllm_flash_attn/_vllm_fa2_C* third_party/fmha_sm100 third_party/deep_gemm)
