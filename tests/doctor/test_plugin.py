@@ -40,6 +40,33 @@ def test_status_shows_objects_and_one_with_its_pods(server: Apiserver, capsys: p
     assert capsys.readouterr().out == "no objects in namespace empty\n"
 
 
+def test_what_several_conditions_say_stands_once(server: Apiserver, capsys: pytest.CaptureFixture[str]) -> None:
+    message = "the engine of qwen-decode-0 finds no model"
+    server.objects["kvservings"][0]["status"]["conditions"] = [
+        {"type": "Ready", "status": "False", "reason": "PodFailing", "message": message},
+        {"type": "Available", "status": "True", "reason": "Serving", "message": ""},
+        {"type": "DecodeReady", "status": "False", "reason": "PodFailing", "message": message},
+        {"type": "Progressing", "status": "False", "reason": "Waiting", "message": ""},
+    ]
+    assert kubectl("status", "qwen") == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert f"Ready False PodFailing {message}" in lines
+    assert "DecodeReady False PodFailing as Ready" in lines
+    assert "Progressing False Waiting" in lines
+    assert kubectl("status", "qwen", "-o", "json") == 0
+    assert capsys.readouterr().out.count(message) == 2
+
+
+@pytest.mark.parametrize("option", ["-n", "--namespace", "--context"])
+def test_an_option_before_the_command_is_told_where_it_belongs(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert kubectl(option, "prod", "status") == 2
+    said = capsys.readouterr().err
+    assert f"{option} is no option of `kubectl kvserving` itself: those of a command come after its name" in said
+    assert f"`kubectl kvserving status {option} ...`" in said
+    assert kubectl("--debgu", "status") == 2
+    assert "--debug" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [

@@ -85,6 +85,18 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; an option before a command's name is told where it belongs."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            told = f"{error.option_name} is no option of `{ctx.command_path}` itself: those of a command come after its"
+            raise click.UsageError(
+                f"{told} name, as in `{ctx.command_path} status {error.option_name} ...`", ctx
+            ) from None
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -83,12 +83,22 @@ def _tables(bodies: Sequence[Body], pods: Sequence[Body], *, one: bool) -> None:
         ],
     )
     click.echo()
-    conditions = status.get("conditions") or ()
-    rows = [[str(c.get(key, "")) for key in ("type", "status", "reason", "message")] for c in conditions]
+    rows = _conditions(status.get("conditions") or ())
     print_table(("CONDITION", "STATUS", "REASON", "MESSAGE"), [[shown(cell) for cell in row] for row in rows])
     if pods:
         click.echo()
         print_table(("POD", "ROLE", "READY", "STATE", "RESTARTS", "REVISION", "NODE"), [_pod_row(pod) for pod in pods])
+
+
+def _conditions(conditions: Sequence[Body]) -> list[list[str]]:
+    """Rows of a table, in which a message that several have stands once."""
+    rows = [[str(each.get(key, "")) for key in ("type", "status", "reason", "message")] for each in conditions]
+    first: dict[str, str] = {}
+    for row in rows:
+        said = first.setdefault(row[3], row[0])
+        if row[3] and said != row[0]:
+            row[3] = f"as {said}"
+    return rows
 
 
 def _row(body: Body) -> list[str]:
