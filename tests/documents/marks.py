@@ -1,6 +1,6 @@
 """The marks of command blocks: an HTML comment on the line before the fence says which lane runs the block.
 
-<!-- run: LANE -->                        unit, local or cluster; ci: .ci/run calls each of its commands
+<!-- run: LANE -->                        unit, local, cluster or gpu; ci: .ci/run calls each of its commands
 <!-- run: LANE; NAME=tiny; output -->     NAME in its commands stands for tiny; what is printed is as shown
 <!-- not run: REASON -->
 """
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-LANES = ("unit", "local", "cluster", "ci")
+LANES = ("unit", "local", "cluster", "gpu", "ci")
 WAY_OUT = (
     f"write `<!-- run: LANE -->` on the line before the fence, where LANE is one of {', '.join(LANES)} and runs its "
     "commands, or `<!-- not run: REASON -->`"
