@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
+torch: Any = pytest.importorskip("torch", reason="torch is not importable here; run with the engine's Python")
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
-from kvserving_connector.core.staging import Slot
-from kvserving_connector.core.staging_pull import Pipeline, Pull, State
-from kvserving_connector.vllm.staging.puller import Puller
+from kvserving_connector.core.staging import Slot  # noqa: E402
+from kvserving_connector.core.staging_pull import Pipeline, Pull, State  # noqa: E402
+from kvserving_connector.vllm.staging import transport  # noqa: E402
+from kvserving_connector.vllm.staging.puller import Puller  # noqa: E402
 
 pytestmark = pytest.mark.engine
 
@@ -44,3 +47,58 @@ def test_all_pulls_fail_after_a_fault_also_where_copies_cannot_be_waited_for(cap
         assert "reading staged prompts has ended with RuntimeError: an illegal memory access" in pull.reason
     puller.close()
     assert "cannot be waited for" in caplog.text
+
+
+class Talking:
+    """A NIXL agent that sends, and notes when it is let go on."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.looked = 0
+
+    def add_remote_agent(self, metadata: bytes) -> str:
+        return "there"
+
+    def send_notif(self, name: str, notif_msg: bytes) -> None:
+        self.sent.append(notif_msg)
+
+    def get_new_notifs(self) -> dict[str, list[bytes]]:
+        self.looked += 1
+        raise RuntimeError("another engine is gone")
+
+
+def test_what_was_sent_is_looked_after_for_a_while_though_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("kvserving_connector.vllm.staging.transport.time.monotonic", lambda: now)
+    agent: Any = Talking()
+    rows: Any = None
+    one = transport.NixlTransport(agent, torch.zeros(transport.CELL_BYTES + 256, dtype=torch.uint8), 256, "DRAM", rows)
+    assert one.flushed()
+    pool: Any = None
+    one.meet("p", transport.Peer("there", b"", pool))
+    one.notify(Pull("p", Slot(0, 1, 1, 64), [1], b"x:1"))
+    assert agent.sent == [b"x:1"]
+    assert not one.flushed()
+    now += transport.FLUSH_SECONDS
+    assert not one.flushed()
+    now += 0.1
+    assert one.flushed()
+    looked = agent.looked
+    assert one.flushed()
+    assert agent.looked == looked == 3, "it goes on looking, or never did"
+
+
+def test_a_reading_thread_that_has_sent_goes_on_until_that_has_left() -> None:
+    class Sending(Broken):
+        def __init__(self) -> None:
+            self.turns = threading.Semaphore(0)
+
+        def flushed(self) -> bool:
+            self.turns.release()
+            return False
+
+    sending: Any = Sending()
+    puller = Puller(sending, Pipeline(sending, chunks=2, cells=2, chunk_bytes=256, stall_seconds=20.0), 1e-3)
+    puller.start()
+    assert all(sending.turns.acquire(timeout=30) for _ in range(3))
+    puller.close()
