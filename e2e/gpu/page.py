@@ -56,7 +56,9 @@ def followed(folder: Path, engines: Path, model: Path) -> int:
                 for block, how in marked:
                     began = time.monotonic()
                     session.follow(block, how, shown(page), COMMAND_SECONDS)
-                    print(f"{shown(page)}, the block at line {block.line}: {time.monotonic() - began:.1f} s", flush=True)
+                    print(
+                        f"{shown(page)}, the block at line {block.line}: {time.monotonic() - began:.1f} s", flush=True
+                    )
             except Failed as fault:
                 print(fault, file=sys.stderr)
                 return 1
