@@ -183,11 +183,12 @@ pictures: $(VENV)/.dev $(ENGINE) ## docs/pictures again, from real runs (needs c
 
 .PHONY: e2e-local
 e2e-local: $(VENV)/.dev $(ENGINE) ## real engines as processes on this machine
-	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_12_staging.py --ignore e2e/local/test_15_recurrent_models.py
+	$(BIN)/pytest e2e/local --ignore-glob='*_tier*.py' --ignore e2e/local/test_15_recurrent_models.py \
+		--ignore e2e/local/test_16_staging_faults.py
 
 .PHONY: e2e-staging
-e2e-staging: $(VENV)/.dev $(ENGINE) ## staged transfers between real engines, faults included, five minutes
-	$(BIN)/pytest e2e/local/test_12_staging.py
+e2e-staging: $(VENV)/.dev $(ENGINE) ## staged transfers between real engines, faults included, six minutes
+	$(BIN)/pytest e2e/local/test_12_staging.py e2e/local/test_16_staging_faults.py
 
 .PHONY: e2e-tiers
 e2e-tiers: $(VENV)/.dev $(ENGINE) ## L1, L2 and their faults with real engines and a real Valkey, twenty minutes
