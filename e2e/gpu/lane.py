@@ -18,7 +18,7 @@ import aiohttp
 from e2e.local.asking import Texts
 from e2e.local.stage import REPOSITORY, Service, Stage
 
-from . import faults, steps
+from . import faults, memory, steps
 from .asked import Asked
 from .records import FAILED, LEFT_OUT, MEASURED, Records
 from .shapes import Shape
@@ -52,6 +52,10 @@ def _one(variant: Variant) -> bool:
     return variant.prefill == 0
 
 
+def _bounded(variant: Variant) -> bool:
+    return variant.bounded
+
+
 def _with_tiers(variant: Variant) -> bool:
     return variant.tiers
 
@@ -62,6 +66,7 @@ STEPS = {
     "ids": Step(steps.token_ids, 200, _pair),
     "scattered": Step(steps.scattered, 200, _pair, compares=False),
     "sensitivity": Step(steps.sensitivity, 90, _one),
+    "memory": Step(memory.memory, 120, _bounded, compares=False),
     "crowd": Step(steps.crowd, 150, _pair),
     "aborts": Step(faults.aborts, 120, _pair),
     "first-tokens": Step(steps.first_tokens, 150, _with_tiers),

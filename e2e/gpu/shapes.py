@@ -42,6 +42,8 @@ class Shape:
     """Whether engines compute the same whatever else they compute at once: then answers are equal, or wrong."""
     shared: bool = False
     """Whether all engines are on one GPU."""
+    layers: int = 0
+    """Of full attention; 0 where nothing asks."""
     stages: bool = True
     """Whether its transfers can be staged: those of a model with layers of several kinds go block by block."""
 
@@ -87,6 +89,7 @@ GPU = Shape(
     # Every timed prompt on a fresh engine has blocks that none had before it; three such engines share a GPU.
     kv_bytes=34 * GIB,
     small_kv_bytes=8 * GIB,
+    layers=36,
 )
 TINY = Shape(
     name="tiny",

@@ -11,6 +11,8 @@ from e2e.local.stage import LEASE_SECONDS, Topology
 from .shapes import GPU, MODEL, Shape
 
 SLOW_LEASE_SECONDS = 60
+CACHED_TOKENS = 1000
+"""Of kvcached's prefix cache, where it is bounded."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Variant:
     """Whether the staging memory takes the longest prompt, and not only two of the crowd."""
     kvcached: bool = False
     tiers: bool = False
+    bounded: bool = False
+    """Whether kvcached's prefix cache may keep few tokens."""
     prefill: int = 1
 
     @property
@@ -43,6 +47,7 @@ VARIANTS = {
         Variant("kvcached-staged", staged=True, kvcached=True),
         Variant("kvcached-staged-large", staged=True, large=True, kvcached=True),
         Variant("kvcached-staged-l1", staged=True, kvcached=True, tiers=True),
+        Variant("kvcached-bounded", staged=True, large=True, kvcached=True, bounded=True),
     )
 }
 
@@ -72,7 +77,7 @@ class Lane(Topology):
             staging = str(size) if variant.staged else "0"
             spec["transfer"] = {"lease": f"{variant.lease_seconds}s", "stagingMemory": staging}
         if variant.kvcached:
-            spec["kvcached"] = {"enabled": True}
+            spec["kvcached"] = {"enabled": True} | ({"maxCachedTokens": CACHED_TOKENS} if variant.bounded else {})
         if variant.tiers:
             spec["cache"] = {"l1": {"size": shape.l1}}
         return json.dumps(
