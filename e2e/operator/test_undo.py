@@ -19,6 +19,8 @@ from e2e.controlplane.pod_script import never_ready
 from e2e.operator.objects import condition, differences, eventually, path_of, serving
 from e2e.operator.waiting import at_generation, settle, wait_for
 
+from kvserving_operator.plan.history import KEPT
+
 _SECONDS = 180
 
 
@@ -168,3 +170,36 @@ def test_undo_needs_the_right_to_update_and_waiting_ends_with_an_interrupt(
     assert plane.api.get(path_of(namespace))["metadata"]["generation"] == 2
     assert run("undo", "qwen").status == 0
     assert run("status", "qwen", "--timeout", "2m").status == 0
+
+
+def test_attempts_that_never_served_do_not_cost_the_spec_of_the_one_that_serves(
+    plane: ControlPlane, namespace: str, start: Any, kubelet: FakeKubelet, run: Run
+) -> None:
+    start()
+    obj = serving(namespace)
+    first = settle(plane, obj)["status"]["revision"]
+    kubelet.script(
+        lambda pod: never_ready() if pod["metadata"]["labels"].get("kvserving.dev/revision") != first else None
+    )
+    tried: set[str] = set()
+    for number in range(KEPT + 2):
+        plane.api.merge(path_of(namespace), {"spec": {"engine": {"kv": {"hashSeed": str(number + 7)}}}})
+        found = plane.api.wait(
+            path_of(namespace),
+            lambda o: o is not None and o["status"].get("updatingRevision") not in (None, first, *tried),
+            what="another revision coming up",
+            timeout=40,
+        )
+        assert found is not None
+        tried.add(found["status"]["updatingRevision"])
+    told = eventually(
+        lambda: states(run("history", "qwen", "-o", "json")),
+        lambda told: len(told) <= KEPT + 2,
+        what="the oldest of the attempts is forgotten",
+    )
+    assert told.pop(first) == "serving"
+    assert list(told.values()) == ["coming up", *["kept"] * KEPT]
+    answer = run("undo", "qwen")
+    assert answer.lines[0].startswith(f"qwen returns to revision {first}, first seen 20"), answer
+    assert run("status", "qwen", "--timeout", "2m").status == 0
+    assert wait_for(plane, obj, "Ready")["status"]["revision"] == first

@@ -260,6 +260,27 @@ def test_a_change_between_reading_and_writing_is_kept(cluster: Cluster, ask: Ask
     assert cluster.stored["spec"] == spec("0.31.0")
 
 
+def test_a_status_that_is_written_meanwhile_is_no_change(cluster: Cluster, ask: Ask) -> None:
+    told = served(THIRD)
+    told["metadata"]["resourceVersion"] = "8"
+    told["metadata"]["labels"] = {"team": "search"}
+    cluster.coming = [told]
+    answer = ask("undo", "qwen")
+    assert answer.status == 0, answer.err
+    assert cluster.stored["spec"]["engine"] == SECOND["engine"]
+    assert cluster.stored["metadata"]["labels"] == {"team": "search"}
+
+
+def test_a_status_that_is_written_without_end_ends_the_command(cluster: Cluster, ask: Ask) -> None:
+    for number in range(20):
+        told = served(THIRD)
+        told["metadata"]["resourceVersion"] = str(100 + number)
+        cluster.coming.append(told)
+    answer = ask("undo", "qwen")
+    assert (answer.status, len(cluster.queries)) == (1, 5)
+    assert "the object changed while this ran" in answer.err
+
+
 def test_a_write_that_may_not_be_or_is_refused_is_told(cluster: Cluster, ask: Ask) -> None:
     cluster.refusal = {"code": 403, "reason": "Forbidden", "message": 'User "x" cannot update resource "kvservings"'}
     answer = ask("undo", "qwen")

@@ -43,6 +43,16 @@ def test_what_serves_beside_a_new_revision_comes_before_what_is_newer() -> None:
     assert undone(failed(FIRST, THIRD), ALL) == FIRST
 
 
+def test_nothing_is_guessed_where_the_spec_of_the_one_that_serves_is_not_kept() -> None:
+    body = rolling(FIRST, THIRD)
+    with pytest.raises(LocalError) as error:
+        undone(body, ALL[1:])
+    said = str(error.value)
+    assert said.startswith(f"revision {revision(FIRST)[:8]} of qwen serves, and its spec is not kept: apply the file")
+    assert f"there are: {revision(THIRD)[:8]} (coming up), {revision(SECOND)[:8]} (kept)" in said
+    assert undone(body, ALL[1:], revision(SECOND)) == SECOND
+
+
 def test_a_failed_revision_is_returned_to_only_where_it_is_named() -> None:
     body = failed(FIRST, SECOND)
     # Someone has gone on to a third one, and the status still tells of the failure.

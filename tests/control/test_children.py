@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.control.bodies import KEY, live, planned, stored, view
@@ -8,6 +9,7 @@ from tests.control.bodies import children as all_children
 from kvserving_operator.control import children, drift
 from kvserving_operator.control.children import Action
 from kvserving_operator.control.observe import Child, child_of
+from kvserving_operator.plan import history
 
 MANIFEST: dict[str, Any] = {
     "apiVersion": "apps/v1",
@@ -95,3 +97,26 @@ def test_a_former_revision_stays_until_the_rollout_has_removed_it() -> None:
     assert {c.kind for c in gone} == {"Deployment", "NetworkPolicy"}
     assert gone[0].kind == "Deployment", "pods go before the policies that guard them"
     assert children.superfluous(view(serving, all_children(serving)), reading.plan, removed={newer.revision}) == ()
+
+
+def test_the_spec_of_a_revision_that_is_there_outlives_any_number_of_newer_ones() -> None:
+    first = stored()
+    serving = planned(first).plan
+    assert serving is not None
+    found = dict(all_children(first))
+    attempts = []
+    for number in range(history.KEPT + 2):
+        tried = stored({**dict(first.spec), "model": {"uri": f"pvc://attempt{number}/m"}})
+        plan = planned(tried).plan
+        assert plan is not None
+        attempts.append((tried, plan))
+        for identity, child in all_children(tried).items():
+            if child.kind == "ConfigMap" and child.revision == plan.revision:
+                found[identity] = replace(child, created=f"2026-02-01T00:00:0{number}Z")
+    last, plan = attempts[-1]
+    gone = {child.revision for child in children.superfluous(view(last, found), plan, removed=())}
+    assert gone == {attempts[0][1].revision}, "not the oldest of those that are not there, or more than the bound"
+    # Once the rollout has taken the first one away, it is a former one like others, and the oldest.
+    doomed = children.superfluous(view(last, found), plan, removed={serving.revision})
+    specs = [child.revision for child in doomed if child.kind == "ConfigMap"]
+    assert specs == [serving.revision, attempts[0][1].revision]

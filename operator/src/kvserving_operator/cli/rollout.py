@@ -24,6 +24,7 @@ MANAGER = "kvserving"
 """Field manager of what the command writes for a person."""
 _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 60.0
+_WRITES = 5
 _HISTORY = ("REVISION", "FIRST SEEN", "STATE", "MODEL", "VLLM", "UNDO WOULD CHANGE")
 _MOST_PATHS = 3
 _HERE = "the service {name} on this machine has no rollouts: `kvserving up` runs one revision"
@@ -301,7 +302,6 @@ def _paths(row: Mapping[str, Any]) -> str:
 
 async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, program: str) -> int:
     from ..control.failures import ApiFailure
-    from ..control.permissions import SERVING
     from ..doctor.findings import shown
     from . import rollout_specs as specs
 
@@ -324,12 +324,33 @@ async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, pr
             click.echo("nothing is written (--dry-run)")
             return 0
         try:
-            written = await connection.kube.replace(SERVING, {**body, "spec": spec}, manager=MANAGER)
+            written = await _written(connection, body, spec)
         except ApiFailure as failure:
             raise _not_written(connection.server, failure) from None
     click.echo(f"written as generation {written['metadata'].get('generation')}")
     click.echo(f"`{program} rollout status {name} -n {present.namespace}` follows it")
     return 0
+
+
+async def _written(connection: Connection, body: Body, spec: Mapping[str, Any]) -> Body:
+    """Write the spec in place of that of ``body``. Raises ``ApiFailure``, a conflict where somebody changed the object.
+
+    The operator's own writes of the status, several a second in a rollout, are no change.
+    """
+    from ..control.failures import ApiFailure
+    from ..control.permissions import SERVING
+
+    for left in reversed(range(_WRITES)):
+        try:
+            return await connection.kube.replace(SERVING, {**body, "spec": spec}, manager=MANAGER)
+        except ApiFailure as failure:
+            metadata = body["metadata"]
+            now = await connection.kube.get(SERVING, metadata["namespace"], metadata["name"])
+            same = now is not None and now["metadata"]["uid"] == metadata["uid"] and now.get("spec") == body.get("spec")
+            if failure.status != 409 or now is None or not same or not left:
+                raise
+            body = now
+    raise AssertionError("the last write returns or raises")
 
 
 def _refuse_faulty(entry: Kept, spec: Mapping[str, Any], present: Present) -> None:

@@ -184,6 +184,12 @@ def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
     serves = next((entry for name in present.serving for entry in able if entry.revision == name), None)
     if serves is not None and (present.revision or changes(present, returned(serves, present))):
         return serves
+    known = {entry.revision for entry in kept}
+    if lost := next((name for name in present.serving if name not in (*known, present.revision)), None):
+        raise LocalError(
+            f"revision {lost[:SHORT]} of {present.name} serves, and its spec is not kept: apply the file that it was"
+            f" made of, or name another with --to-revision; {_listed(kept, present)}"
+        )
     if not present.revision:
         raise LocalError(
             f"the operator has not planned the present spec of {present.name}, so that it cannot be told which revision"

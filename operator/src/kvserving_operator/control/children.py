@@ -111,11 +111,14 @@ def refusal(live: Child, name: str) -> str:
 def superfluous(view: View, plan: Plan, *, removed: Collection[str]) -> tuple[Child, ...]:
     """Return the owned children that ``plan`` does not name and that may go now.
 
-    Children of another revision stay until the rollout has ``removed`` it: they serve meanwhile. Of former specs
-    the newest stay for ``undo``.
+    Children of another revision stay until the rollout has ``removed`` it: they serve meanwhile, and its spec stays
+    as long as they do. Of other former specs the newest stay for ``undo``.
     """
     unplanned = [child for child in _unplanned(view, plan) if not child.deleting]
-    former = sorted((c for c in unplanned if _is_history(c)), key=lambda c: (c.created, c.name))
+    there = {child.revision for child in unplanned if not _is_history(child)} - set(removed)
+    former = sorted(
+        (c for c in unplanned if _is_history(c) and c.revision not in there), key=lambda c: (c.created, c.name)
+    )
     found = [
         child
         for child in unplanned
