@@ -150,6 +150,12 @@ def test_notices_about_the_engine_name_the_field_that_carries_its_version() -> N
         ({"kv": {"dtype": "FP8"}}, "'FP8' is no type of KV of vLLM 0.33.0: use "),
         ({"kv": {"dtype": "octave_k3v4"}, "version": "0.30.0"}, "'octave_k3v4' is no type of KV of vLLM 0.30.0: use "),
         ({"kv": {"dtype": "octave_k3v4"}}, None),
+        ({"kv": {"dtype": "nvfp4"}}, None),
+        (
+            {"kv": {"dtype": "nvfp4"}, "device": "cpu"},
+            "'nvfp4' is no type of KV of vLLM 0.32.0 on a CPU: use auto, float16, bfloat16, fp8, fp8_e4m3, fp8_e5m2",
+        ),
+        ({"kv": {"dtype": "fp8"}, "device": "cpu"}, None),
         ({"kv": {"dtype": "fp8_e5m2"}, "version": "0.29.0"}, None),
         # What was not read is not refused: it may be there.
         ({"kv": {"dtype": "fp9"}, "version": "0.40.0"}, None),

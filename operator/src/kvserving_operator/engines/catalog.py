@@ -55,6 +55,8 @@ _KV_DTYPES: dict[Version, tuple[str, ...]] = {
     (0, 31, 0): ("ultraquant_4bit",),
     (0, 33, 0): ("octave_k3v4", "octave_k3v3", "octave_k3v3_compact"),
 }
+# Of these, what vLLM's attention on a CPU takes (v1/attention/backends/cpu_attn.py), and names of the model's own type.
+_CPU_KV_DTYPES = frozenset({"auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 
 # vLLM's own registry (kv_connector/factory.py) and which of its classes subclass SupportsHMA, as of 0.32.
 UPSTREAM_CONNECTORS: dict[str, bool] = {
@@ -102,7 +104,8 @@ class EngineBuild:
         """What ``--kv-cache-dtype`` may say; ``None`` where that was not read: other versions, and images of others."""
         if not FULL_SUPPORT <= self.parts <= NEWEST_GPU or held_version(self.image) is None:
             return None
-        return tuple(name for since, names in _KV_DTYPES.items() if since <= self.parts for name in names)
+        found = (name for since, names in _KV_DTYPES.items() if since <= self.parts for name in names)
+        return tuple(name for name in found if self.device != "cpu" or name in _CPU_KV_DTYPES)
 
     @property
     def layout(self) -> str:

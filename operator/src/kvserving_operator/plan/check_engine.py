@@ -64,7 +64,8 @@ def kv_type(kv: KVSettings, build: catalog.EngineBuild) -> Iterator[Fault]:
     """A fault where the engine is known to take no KV of that type."""
     taken = build.kv_dtypes
     if taken is not None and kv.dtype not in taken:
-        message = f"{quoted(kv.dtype)} is no type of KV of vLLM {build.version}: use {', '.join(taken)}"
+        where = " on a CPU" if build.device == "cpu" else ""
+        message = f"{quoted(kv.dtype)} is no type of KV of vLLM {build.version}{where}: use {', '.join(taken)}"
         yield Fault("spec.engine.kv.dtype", message, kv.dtype)
 
 
