@@ -8,6 +8,7 @@ from kvserving_operator.cli.rollout_lines import QUIET_SECONDS, Lines
 from kvserving_operator.cli.rollout_progress import Standing
 
 ROW = ("a1b2c3d4", "yes", "Verified", "1/1", "1/1", "1/1")
+WAY_OUT = "Way out: change the spec"
 OTHER = ("e5f60718", "no", "-", "0/1", "0/1", "-")
 
 
@@ -17,7 +18,7 @@ def waiting(message: str, *sets: tuple[str, ...]) -> Standing:
 
 def test_what_stays_is_told_once_and_then_how_long_it_is_so(capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
-    tell = Lines(lambda: now[0])
+    tell = Lines(WAY_OUT, lambda: now[0])
     for _ in range(round(QUIET_SECONDS) * 2 + 5):
         tell(waiting("engines load", ROW))
         now[0] += 1
@@ -26,9 +27,21 @@ def test_what_stays_is_told_once_and_then_how_long_it_is_so(capsys: pytest.Captu
     assert said[2:] == ["engines load", "unchanged for 30 s", "unchanged for 60 s"]
 
 
+def test_where_it_may_never_come_the_way_out_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    tell = Lines(WAY_OUT, lambda: now[0])
+    for message in ("pod d: CrashLoopBackOff", "pod d: no model"):
+        for _ in range(round(QUIET_SECONDS) * 2 + 5):
+            tell(Standing("waiting", message, troubled=True))
+            now[0] += 1
+    quiet = ["unchanged for 30 s", WAY_OUT, "unchanged for 60 s"]
+    said = capsys.readouterr().out.splitlines()
+    assert said == ["pod d: CrashLoopBackOff", *quiet, "pod d: no model", *quiet]
+
+
 def test_what_is_new_is_told_at_once_and_the_time_begins_again(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    tell = Lines(lambda: now[0])
+    tell = Lines(WAY_OUT, lambda: now[0])
     tell(waiting("engines load", ROW))
     now[0] = QUIET_SECONDS - 1
     tell(waiting("engines load", ROW, OTHER))
@@ -43,7 +56,7 @@ def test_what_is_new_is_told_at_once_and_the_time_begins_again(capsys: pytest.Ca
 
 def test_nothing_is_told_of_what_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    tell = Lines(lambda: now[0])
+    tell = Lines(WAY_OUT, lambda: now[0])
     tell(Standing("complete", "revision a serves"))
     now[0] = QUIET_SECONDS * 3
     tell(Standing("complete", "revision a serves"))

@@ -82,17 +82,19 @@ def test_what_stalls_comes_before_what_the_rollout_waits_for_and_a_pause_is_name
     body = rolling(FIRST, SECOND, phase="Paused")
     assert standing(body).message == f"paused: revision {revision(SECOND)}: 0 of 2 decode ready"
     body["status"]["conditions"].append(condition("Stalled", "True", "QuotaExceeded", "exceeded quota: pods=2"))
-    assert standing(body) == Standing("waiting", "exceeded quota: pods=2", standing(body).sets)
+    assert standing(body) == Standing("waiting", "exceeded quota: pods=2", standing(body).sets, troubled=True)
 
 
 def test_why_a_revision_does_not_come_up_stands_beside_what_is_waited_for() -> None:
     body = rolling(FIRST, SECOND)
+    assert not standing(body).troubled
     body["status"]["conditions"].append(
         condition("Degraded", "True", "PodFailing", "DecodeReady: pod d: CrashLoopBackOff")
     )
     assert standing(body).message == (
         f"revision {revision(SECOND)}: 0 of 2 decode ready; DecodeReady: pod d: CrashLoopBackOff"
     )
+    assert standing(body).troubled
     body["status"]["conditions"][-1]["status"] = "False"
     assert standing(body).message == f"revision {revision(SECOND)}: 0 of 2 decode ready"
 

@@ -94,6 +94,15 @@ def test_a_pod_without_a_node_lacks_a_claim_or_room(said: str, reason: Reason) -
     assert cause(waiting(conditions=[told]))[0] is reason
 
 
+def test_a_claim_that_is_missing_is_told_with_both_ways_out() -> None:
+    said = 'persistentvolumeclaim "modells" not found.'
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    assert cause(waiting(conditions=[told]))[1] == (
+        "claim modells is not there: create it in this namespace, or name the one that is (that of a model by"
+        " spec.model.uri)"
+    )
+
+
 def test_a_claim_without_a_volume_is_named() -> None:
     said = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}

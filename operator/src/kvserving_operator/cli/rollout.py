@@ -153,7 +153,7 @@ async def _status(name: str, target: Target, wait: bool, timeout: float | None, 
 
     async with _connected(name, target) as connection:
         body = await _object(connection, name)
-        tell = Lines() if output == "text" else lambda _: None
+        tell = Lines(_way_out(body, program)) if output == "text" else lambda _: None
         found = standing(body)
         tell(found)
         expired = False
@@ -231,6 +231,11 @@ def _document(body: Body, found: Standing) -> Mapping[str, Any]:
     }
 
 
+def _way_out(body: Body, program: str) -> str:
+    metadata = body["metadata"]
+    return f"Way out: change the spec, or `{program} rollout undo {metadata['name']} -n {metadata['namespace']}`"
+
+
 def _print_end(found: Standing, body: Body, program: str, timeout: float | None) -> None:
     """Tell how it ended; ``timeout`` is set where it came before the end."""
     from ..doctor.findings import shown
@@ -248,7 +253,7 @@ def _print_end(found: Standing, body: Body, program: str, timeout: float | None)
         )
         if available and status.get("updatingRevision"):
             click.echo(f"revision {status.get('revision')} serves meanwhile")
-        click.echo(f"Way out: change the spec, or `{program} rollout undo {name} -n {metadata['namespace']}`")
+        click.echo(_way_out(body, program))
     elif timeout is not None:
         click.echo(f"{name} is not rolled out after {timeout:.0f} s: {said}")
 

@@ -21,6 +21,8 @@ class Standing:
     outcome: Outcome
     message: str
     sets: tuple[tuple[str, ...], ...] = ()
+    troubled: bool = False
+    """Whether what it waits for may never come by itself, as with a pod that fails."""
 
     @property
     def over(self) -> bool:
@@ -48,14 +50,15 @@ def standing(body: Body) -> Standing:
         revision = str(status.get("revision") or "")
         return Standing("complete", f"revision {revision} serves; {ready.get('message')}", sets)
     if stalled.get("status") == "True":
-        return Standing("waiting", str(stalled.get("message")), sets)
+        return Standing("waiting", str(stalled.get("message")), sets, troubled=True)
     told = str(rollout.get("message") or ready.get("message") or "the operator has told nothing yet")
     if rollout.get("phase") == Phase.PAUSED:
         told = f"paused: {told}"
     degraded = conditions.get("Degraded") or {}
-    if degraded.get("status") == "True" and (why := str(degraded.get("message") or "")) not in told:
+    troubled = degraded.get("status") == "True"
+    if troubled and (why := str(degraded.get("message") or "")) not in told:
         told = f"{told}; {why}"
-    return Standing("waiting", told, sets)
+    return Standing("waiting", told, sets, troubled)
 
 
 def _says(condition: Body, status: str, reason: Reason) -> bool:

@@ -58,7 +58,8 @@ def _unmade(pod: PodState) -> str:
 def _of_claim(pod: PodState) -> tuple[Reason, str] | None:
     """What a pod's claims lack, where it has no node because of them."""
     if (lacks := _CLAIM.search(pod.unschedulable)) is not None:
-        return Reason.CLAIM_MISSING, f"claim {lacks[1]} is not there: create it in this namespace"
+        message = f"claim {lacks[1]} is not there: create it in this namespace, or name the one that is"
+        return Reason.CLAIM_MISSING, f"{message} (that of a model by spec.model.uri)"
     if (goes := _CLAIM_GOES.search(pod.unschedulable)) is not None:
         return Reason.CLAIM_MISSING, f"claim {goes[1]} is being deleted: create it anew when it is gone"
     if (lost := _CLAIM_LOST.search(pod.unschedulable)) is not None:
