@@ -13,9 +13,7 @@ import click
 from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
-    from ..control.failures import ApiFailure
     from ..doctor.connection import Connection
-    from ..local.errors import LocalError
     from .rollout_progress import Standing
     from .rollout_specs import Kept, Present
 
@@ -24,7 +22,6 @@ MANAGER = "kvserving"
 """Field manager of what the command writes for a person."""
 _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 60.0
-_WRITES = 5
 _HISTORY = ("REVISION", "FIRST SEEN", "STATE", "MODEL", "VLLM", "UNDO WOULD CHANGE")
 _MOST_PATHS = 3
 _HERE = "the service {name} on this machine has no rollouts: `kvserving up` runs one revision"
@@ -309,6 +306,7 @@ async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, pr
     from ..control.failures import ApiFailure
     from ..doctor.findings import shown
     from . import rollout_specs as specs
+    from .rollout_write import refusal, write
 
     async with _connected(name, target, writing=not dry_run) as connection:
         body = await _object(connection, name)
@@ -329,33 +327,12 @@ async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, pr
             click.echo("nothing is written (--dry-run)")
             return 0
         try:
-            written = await _written(connection, body, spec)
+            written = await write(connection, body, spec, MANAGER)
         except ApiFailure as failure:
-            raise _not_written(connection.server, failure) from None
+            raise refusal(connection.server, failure) from None
     click.echo(f"written as generation {written['metadata'].get('generation')}")
     click.echo(f"`{program} rollout status {name} -n {present.namespace}` follows it")
     return 0
-
-
-async def _written(connection: Connection, body: Body, spec: Mapping[str, Any]) -> Body:
-    """Write the spec in place of that of ``body``. Raises ``ApiFailure``, a conflict where somebody changed the object.
-
-    The operator's own writes of the status, several a second in a rollout, are no change.
-    """
-    from ..control.failures import ApiFailure
-    from ..control.permissions import SERVING
-
-    for left in reversed(range(_WRITES)):
-        try:
-            return await connection.kube.replace(SERVING, {**body, "spec": spec}, manager=MANAGER)
-        except ApiFailure as failure:
-            metadata = body["metadata"]
-            now = await connection.kube.get(SERVING, metadata["namespace"], metadata["name"])
-            same = now is not None and now["metadata"]["uid"] == metadata["uid"] and now.get("spec") == body.get("spec")
-            if failure.status != 409 or now is None or not same or not left:
-                raise
-            body = now
-    raise AssertionError("the last write returns or raises")
 
 
 def _refuse_faulty(entry: Kept, spec: Mapping[str, Any], present: Present) -> None:
@@ -389,16 +366,3 @@ def _notices(body: Body, entry: Kept, spec: Mapping[str, Any], present: Present)
     else:
         told.append("notice: what applies this object from a file or a repository will set its own spec again")
     return told
-
-
-def _not_written(server: str, failure: ApiFailure) -> LocalError:
-    from ..control.failures import describe, problem
-    from ..doctor.connection import refused
-    from ..local.errors import LocalError
-    from ..reasons import Reason
-
-    if failure.status == 409:
-        return LocalError("the object changed while this ran, and nothing was written: run it again")
-    if problem(failure).reason is Reason.APPLY_FAILED:
-        return LocalError(f"{describe(failure)}; nothing was written")
-    return refused(server, failure)
