@@ -115,15 +115,12 @@ def superfluous(view: View, plan: Plan, *, removed: Collection[str]) -> tuple[Ch
     as long as they do. Of other former specs the newest stay for ``undo``.
     """
     unplanned = [child for child in _unplanned(view, plan) if not child.deleting]
-    there = {child.revision for child in unplanned if not _is_history(child)} - set(removed)
+    others = [child for child in unplanned if not _is_history(child)]
+    there = {child.revision for child in others} - set(removed)
     former = sorted(
         (c for c in unplanned if _is_history(c) and c.revision not in there), key=lambda c: (c.created, c.name)
     )
-    found = [
-        child
-        for child in unplanned
-        if not _is_history(child) and (child.revision in ("", plan.revision) or child.revision in removed)
-    ]
+    found = [child for child in others if child.revision in ("", plan.revision) or child.revision in removed]
     return tuple(sorted(found, key=_last_first)) + tuple(former[: max(0, len(former) - history.KEPT)])
 
 
