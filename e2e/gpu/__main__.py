@@ -31,8 +31,7 @@ ENGINES = 8
 
 def main() -> int:
     """Run what the command line names; return the exit status."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
+    kept = records.kept()
     parser = argparse.ArgumentParser(prog="python -m e2e.gpu", description="The lane on a GPU host.")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="default: %(default)s")
     parser.add_argument("--model-shape", choices=SHAPES, help="default: that of the device")

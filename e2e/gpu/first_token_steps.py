@@ -21,6 +21,7 @@ from pathlib import Path
 from . import models
 from .core_calls import Call, taken, watch
 from .engine import Engine, Settings, made
+from .records import kept
 from .sides import SIDES
 from .timed import SHAPES
 
@@ -82,7 +83,7 @@ def main() -> int:
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-4b")
     parser.add_argument("--lengths", default="512,2000,8000")
     parser.add_argument("--times", type=int, default=9)
-    parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "kvserving" / "models")
+    parser.add_argument("--models", type=Path, default=kept() / "models")
     parser.add_argument("--out", type=Path, help="all that was told, a JSON object a line")
     at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     arguments = parser.parse_args(sys.argv[1:at])

@@ -192,8 +192,7 @@ def folder_of(chosen: Path | None) -> Iterator[Path]:
 
 def main() -> int:
     """Measure what the command line names; return the exit status."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models"
+    kept = records.kept() / "models"
     parser = argparse.ArgumentParser(prog="python -m e2e.gpu.first_tokens", description="Times to the first token.")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-4b", help="default: %(default)s")
     parser.add_argument("--sides", default=",".join(DEFAULT), help=f"of {', '.join(SIDES)}; default: %(default)s")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .asked import Asked
+from .records import of_gpus
 from .shapes import Shape
 from .steps import Found, Yardstick
 from .variants import CACHED_TOKENS
@@ -118,9 +118,7 @@ async def _looked(asked: Asked) -> dict[str, Any]:
 
 
 def _device_bytes() -> list[int]:
-    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
-    lines = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
-    return [int(line) * 2**20 for line in lines]
+    return [int(line) * 2**20 for line in of_gpus("memory.used")]
 
 
 def _as_json(looked: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,8 @@ from tests.documents.lanes import of_lane
 from tests.documents.pages import shown
 from tests.documents.session import Failed, Session
 
+from .records import kept
+
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = "examples/gpu-host.yaml"
 COMMAND_SECONDS = 480.0
@@ -31,7 +33,7 @@ COMMAND_SECONDS = 480.0
 def main() -> int:
     """Run the pages of the lane; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m e2e.gpu.page", description="The quick start for a GPU host.")
-    parser.add_argument("--models", type=Path, default=Path.home() / ".cache" / "kvserving" / "models")
+    parser.add_argument("--models", type=Path, default=kept() / "models")
     arguments = parser.parse_args()
     engines = os.environ.get("KVSERVING_ENGINE_PYTHON")
     if not engines:

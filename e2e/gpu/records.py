@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -64,12 +65,23 @@ def read(file: Path) -> list[dict[str, Any]]:
     return found
 
 
+def kept() -> Path:
+    """Return the folder in which models and answers are kept from one run to the next."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
+
+
+def of_gpus(fields: str) -> list[str]:
+    """Return what ``nvidia-smi`` says of each GPU: its fields, separated by commas, without units."""
+    asked = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+
+
 def machine(device: str) -> str:
     """Return the names of the GPUs and their driver, or of the processor."""
     if device != "gpu":
         return hardware()
-    asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    lines = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    lines = of_gpus("name,driver_version")
     name, _, driver = lines[0].partition(",")
     return f"{len(lines)} x {name.strip()}, driver {driver.strip()}"
 

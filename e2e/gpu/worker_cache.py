@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.gpu.engine import FAILED, HITS, LOADED, OWN, PENDING, WRITTEN, Answer, Engine, Settings, made
+from e2e.gpu.records import kept
 from examples import tiny_model
 
 
@@ -212,8 +212,7 @@ def model_of(case: Case, models: Path) -> Path:
 
 def main() -> int:
     """Run the cases that the command line names; return the exit status."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    models = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models"
+    models = kept() / "models"
     parser = argparse.ArgumentParser(description="WorkerCacheConnector on GPUs.")
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"default: all of {', '.join(CASES)}")
     parser.add_argument("--models", type=Path, default=models, help="where tiny models are made (default: %(default)s)")
