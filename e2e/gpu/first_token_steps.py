@@ -33,22 +33,26 @@ def told(calls: Iterable[Call], asked: float, answered: float) -> dict[str, floa
 
     ``first step`` is the end of the first schedule, ``load asked for`` that of its start in the worker, ``load over``
     when a worker's hook reports it, ``its step`` the end of the schedule that has the prompt's last tokens, ``token``
-    the end of the update after it. What did not happen is missing.
+    the end of the update after it. Of a load within that step they are the ends of the hook that waits for it. What did
+    not happen is missing. ``computed`` are the tokens of all steps.
     """
     within = [call for call in calls if asked <= call[1] and call[2] <= answered]
     schedules = [call for call in within if call[0] == "schedule"]
     computing = [call for call in schedules if call[3] > 0]
     times = {"answer": answered, "first step": schedules[0][2] if schedules else None}
     reports = [call[2] for call in within if call[0] in ("get_finished", "get_transfer_results") and call[3]]
-    starts = [call[2] for call in within if call[0] == "start_load_kv"]
+    starts = [call for call in within if call[0] == "start_load_kv"]
     if reports:
-        times |= {"load asked for": starts[0] if starts else None, "load over": reports[0]}
+        times |= {"load asked for": starts[0][2] if starts else None, "load over": reports[0]}
+    elif starts:
+        longest = max(starts, key=lambda call: call[2] - call[1])
+        times |= {"load asked for": longest[1], "load over": longest[2]}
     if computing:
         times["its step"] = computing[-1][2]
         updates = [call[2] for call in within if call[0] == "update_from_output" and call[2] > computing[-1][2]]
         times["token"] = updates[0] if updates else None
     found = {name: at - asked for name, at in times.items() if at is not None}
-    return {**found, "steps": float(len(schedules))}
+    return {**found, "steps": float(len(schedules)), "computed": float(sum(call[3] for call in computing))}
 
 
 def calls_of(engine: Engine) -> list[Call]:
@@ -103,7 +107,7 @@ def main() -> int:
         for length in lengths:
             for state, of in looked(engine, length, arguments.times).items():
                 print(f"| {' | '.join((name, f'{length:,}', state, *_cells(of)))} |", flush=True)
-                missing |= state == "L1" and not any("load over" in one for one in of)
+                missing |= state == "L1" and all(one["computed"] >= length for one in of)
                 if arguments.out:
                     with arguments.out.open("a") as lines:
                         lines.write(json.dumps({"side": name, "tokens": length, "from": state, "told": of}) + "\n")

@@ -22,6 +22,8 @@ class Side:
     name: str
     connector: str | None = None
     loads: str | None = None
+    sync_bytes: int | None = None
+    """What may be loaded within a step; None is the connector's default: nothing (vLLM's), anything if alone (ours)."""
 
     @property
     def ours(self) -> bool:
@@ -45,6 +47,8 @@ class Side:
             found |= {"spec_name": "HostCPUSpec", "spec_module_path": "kvserving_connector.vllm.host_worker"}
         if self.loads is not None:
             found["loads"] = self.loads
+        if self.sync_bytes is not None:
+            found["sync_load_budget_bytes"] = self.sync_bytes
         if store is not None:
             found["secondary_tiers"] = [{**STORE_TIER, "urls": [store.resolve().as_uri()], "max_bytes": store_bytes}]
             if self.connector == "TieredOffloadConnector":
@@ -58,9 +62,11 @@ SIDES = {
     for side in (
         Side("none"),
         Side("stock", STOCK),
+        Side("stock-within-step", STOCK, sync_bytes=2**62),
         Side("scheduler", "TieredOffloadConnector"),
         Side("worker", "WorkerCacheConnector"),
         Side("scheduler-always", "TieredOffloadConnector", loads="always"),
+        Side("scheduler-later", "TieredOffloadConnector", loads="always", sync_bytes=0),
         Side("worker-always", "WorkerCacheConnector", loads="always"),
     )
 }

@@ -104,6 +104,7 @@ class Engine:
         self._numbers = itertools.count()
         self._free = itertools.cycle(range(1, BLOCKS))
         self.received: set[str] = set()
+        self.loads_async = False
 
     def request(self, tokens: list[int], adapter: Any = None) -> Any:
         request = Request(
@@ -141,9 +142,9 @@ class Engine:
         """Ask as the scheduler does, step after step, until there is an answer."""
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
-            hit, loads_async = self.scheduler.get_num_new_matched_tokens(request, computed)
+            hit, self.loads_async = self.scheduler.get_num_new_matched_tokens(request, computed)
             if hit is not None:
-                assert loads_async == (hit > 0)
+                assert hit > 0 or not self.loads_async
                 return int(hit)
             self.step()
         raise AssertionError("the connector gave no answer")
@@ -157,16 +158,19 @@ class Engine:
         for cache in self.caches.values():
             cache[ids] = -1.0
         self.scheduler.update_state_after_alloc(request, blocks, hit)
-        if hit:
+        loaded = [(position, ids[position]) for position in range(hit // BLOCK)]
+        if self.loads_async:
             self.until(lambda: request.request_id in self.received)
-            for position in range(hit // BLOCK):
-                self.check(tokens, position, ids[position])
-            request.num_computed_tokens = min(hit, len(tokens) - 1)
+            for position, block in loaded:
+                self.check(tokens, position, block)
             self.scheduler.update_state_after_alloc(request, blocks, 0)
+        request.num_computed_tokens = min(hit, len(tokens) - 1)
         for position in range(hit // BLOCK, len(tokens) // BLOCK):
             for layer, cache in self.caches.items():
                 cache[ids[position]] = self.pattern(layer, tokens, position)
         self.step([request], blocks=[ids])
+        for position, block in loaded:
+            self.check(tokens, position, block)
         request.num_computed_tokens = len(tokens)
         request.append_output_token_ids(1)
         request.status = RequestStatus.FINISHED_LENGTH_CAPPED

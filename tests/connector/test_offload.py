@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
 from tests.connector.offload_support import BLOCK, CHUNK, SILENT, Engine, cache_config, configuration
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import SchedulerOffloadConfig
 from vllm.lora.request import LoRARequest
 
 from kvserving_connector.core import cost
@@ -20,7 +21,8 @@ from kvserving_connector.vllm import series
 from kvserving_connector.vllm.offload import TieredOffloadConnector
 
 pytestmark = pytest.mark.engine
-L1 = {"load_weight": 1, "cpu_bytes_to_use": 64 * 4096, "eviction_policy": "lru", "sync_load_budget_bytes": 0}
+L1 = {"load_weight": 1, "cpu_bytes_to_use": 64 * 4096, "eviction_policy": "lru"}
+LOADS_WITHIN_STEP = "sync_load_budget_bytes" in SchedulerOffloadConfig._fields
 PROMPT = list(range(100, 100 + 5 * BLOCK + 3))
 OTHER = list(range(500, 500 + 5 * BLOCK + 3))
 Start = Callable[..., Engine]
@@ -69,6 +71,24 @@ def test_a_prompt_comes_back_from_l1_and_is_counted(start: Start) -> None:
     assert counted[series.LOAD_COST.name][("l1",)] > 0
     assert counted["vllm:kv_offload_load_bytes"] == {(): 5 * CHUNK}
     assert series.LOADS.name not in engine.stats()
+
+
+@pytest.mark.parametrize(
+    ("more", "others", "within_step"),
+    [({}, 0, True), ({}, 1, False), ({"sync_load_budget_bytes": 0}, 0, False)],
+    ids=["alone", "beside-another", "ruled-out"],
+)
+def test_a_request_without_others_is_loaded_within_its_step_where_vllm_can(
+    start: Start, more: dict[str, Any], others: int, within_step: bool
+) -> None:
+    engine = start({**L1, **more})
+    engine.serve(PROMPT)
+    engine.stats()
+    for _ in range(others):
+        engine.request(OTHER)
+    assert engine.serve(PROMPT) == 5 * BLOCK
+    assert engine.loads_async is not (within_step and LOADS_WITHIN_STEP)
+    assert tokens_loaded(engine, "l1") == 5 * BLOCK
 
 
 def test_only_the_shared_beginning_is_loaded(start: Start) -> None:
@@ -233,7 +253,7 @@ def test_an_l1_that_holds_no_block_is_refused_with_the_size_it_needs() -> None:
         ({"cpu_bytes_to_use": True}, "cpu_bytes_to_use=True.*whole number"),
         ({"cpu_bytes_to_use": "64Gi"}, "cpu_bytes_to_use='64Gi'.*whole number"),
         ({"eviction_policy": "fifo"}, "eviction_policy='fifo'.*lru, arc"),
-        ({"sync_load_budget_bytes": 1}, "sync_load_budget_bytes=1.*corrupts.*set it to 0"),
+        ({"sync_load_budget_bytes": 1}, "sync_load_budget_bytes=1.*every other request.*remove it"),
         ({"spec_name": "Mine"}, "spec_name='Mine'.*spec_module_path"),
         ({"spec_name": "CPUOffloadingSpec", "secondary_tiers": [{"type": "fs"}]}, "knows no secondary_tiers"),
         ({"secondary_tiers": {"type": "fs"}}, "secondary_tiers=.*must be a list"),

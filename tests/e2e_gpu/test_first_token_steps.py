@@ -30,13 +30,28 @@ def test_a_prompt_that_is_loaded_has_its_load_before_its_own_step() -> None:
             "token": 1.0,
             "answer": 1.5,
             "steps": 3.0,
+            "computed": 1.0,
         }
     )
 
 
+def test_a_load_within_its_step_lies_where_the_worker_waits_for_it() -> None:
+    calls = [
+        ("schedule", 1.0, 1.1, 3),
+        ("start_load_kv", 1.2, 1.7, 0),
+        ("get_transfer_results", 1.8, 1.9, 0),
+        ("update_from_output", 1.9, 2.0, 0),
+        ("schedule", 2.0, 2.1, 0),
+        ("start_load_kv", 2.1, 2.2, 0),
+    ]
+    found = told(calls, asked=1.0, answered=2.5)
+    assert (found["load asked for"], found["load over"]) == pytest.approx((0.2, 0.7))
+    assert (found["its step"], found["computed"]) == pytest.approx((0.1, 3.0))
+
+
 def test_a_hit_has_no_load_and_a_worker_alone_no_steps() -> None:
-    hit = told([("start_load_kv", 1.0, 1.1, 0), ("schedule", 1.2, 1.3, 1)], asked=0.0, answered=2.0)
-    assert set(hit) == {"first step", "its step", "answer", "steps"}
+    hit = told([("schedule", 1.2, 1.3, 1)], asked=0.0, answered=2.0)
+    assert set(hit) == {"first step", "its step", "answer", "steps", "computed"}
     assert told([("get_finished", 1.0, 1.1, 1)], asked=0.0, answered=2.0)["steps"] == 0
 
 

@@ -92,11 +92,6 @@ def test_a_failed_load_has_an_explicit_policy() -> None:
             assert engine.transfer["kv_load_failure_policy"] == "fail"
 
 
-def test_synchronous_loads_have_no_budget() -> None:
-    child = render(pair(cache=TIERS)).prefill.child("TieredOffloadConnector")
-    assert child["kv_connector_extra_config"]["sync_load_budget_bytes"] == 0
-
-
 def test_nixl_weighs_most_and_comes_first() -> None:
     plan = render(pair(cache={**TIERS, "connectors": [{"name": "SimpleCPUOffloadConnector", "weight": 7}]}))
     names = [child["kv_connector"] for child in plan.prefill.children]

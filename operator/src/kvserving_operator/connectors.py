@@ -222,9 +222,6 @@ def _settings(spec: KVServingSpec, name: str, role: RoleName, store: Mapping[str
         "cpu_bytes_to_use": size // _tiers_per_pod(spec, role),
         "eviction_policy": l1.policy if l1 is not None and tiered else "lru",
     }
-    if tiered:
-        # Synchronous loads that fail corrupt output on the V2 runner, so there are none.
-        extra["sync_load_budget_bytes"] = 0
     if role == "decode":
         # vLLM keeps prompts only; an answer is part of the next turn's prompt.
         extra["offload_prompt_only"] = False

@@ -83,6 +83,7 @@ class _Loading:
     tokens: int
     started: float
     most: int | None
+    within_step: bool
 
 
 @dataclass(frozen=True)
@@ -182,8 +183,11 @@ class LoadLedger:
         """The scheduler has made its choice for one step."""
         self._step += 1
 
-    def allocated(self, request_id: str, tokens: int, from_l2: bool) -> None:
-        """Blocks were allocated and ``tokens`` of them are loaded by this connector, 0 for none."""
+    def allocated(self, request_id: str, tokens: int, from_l2: bool, within_step: bool = False) -> None:
+        """Blocks were allocated and ``tokens`` of them are loaded by this connector, 0 for none.
+
+        ``within_step``: the load is part of the step that computes the rest, and ends with the first token.
+        """
         asked = self._asked.pop(request_id, None)
         if asked is None:
             return
@@ -191,7 +195,7 @@ class LoadLedger:
             tier = Tier.L2 if from_l2 else Tier.L1
             waited = asked.waited if from_l2 else 0.0
             most = max(asked.most, tokens) if from_l2 else None
-            self._loading[request_id] = _Loading(tier, tokens, self._clock() - waited, most)
+            self._loading[request_id] = _Loading(tier, tokens, self._clock() - waited, most, within_step)
         elif asked.verdict is not None and not asked.verdict.load:
             self._skip(Tier.L1, asked.hit)
         if asked.outer_skipped and tokens < asked.outer_skipped:
@@ -201,13 +205,8 @@ class LoadLedger:
         """The load of the request has ended."""
         load = self._loading.pop(request_id, None)
         self._ended.pop(request_id, None)
-        if load is None:
-            return
-        seconds = self._clock() - load.started
-        self.model.observe_load(load.tier, load.tokens, seconds, load.most)
-        self._tally.loads[load.tier] += 1
-        self._tally.tokens[load.tier] += load.tokens
-        self._tally.seconds[load.tier] = self._tally.seconds.get(load.tier, 0.0) + seconds
+        if load is not None:
+            self._loaded(load, self._clock() - load.started)
 
     def prefill_started(self, request_id: str, tokens: int) -> None:
         """The request is computed from now on, ``tokens`` of its prompt."""
@@ -220,14 +219,20 @@ class LoadLedger:
 
     def prefill_ended(self, request_id: str) -> None:
         """The request has its first token."""
-        prefill = self._computing.pop(request_id, None)
-        if prefill is not None:
-            self.model.observe_prefill(prefill.tokens, self._clock() - prefill.started)
-            self._tally.prefills += 1
+        prefill, load = self._computing.pop(request_id, None), self._within_step(request_id)
+        if prefill is None:
+            return
+        now = self._clock()
+        if load is not None:
+            self._loaded(load, max(0.0, now - load.started - self.model.prefill.estimate(prefill.tokens)))
+            return
+        self.model.observe_prefill(prefill.tokens, now - prefill.started)
+        self._tally.prefills += 1
 
     def preempted(self, request_id: str) -> None:
         """The request lost its blocks: what was measured of it counts for nothing."""
         self._computing.pop(request_id, None)
+        self._within_step(request_id)
 
     def finished(self, request_id: str) -> None:
         """The request has ended; a load of it that is still under way is measured when it ends.
@@ -236,6 +241,7 @@ class LoadLedger:
         """
         self._asked.pop(request_id, None)
         self._computing.pop(request_id, None)
+        self._within_step(request_id)
         if request_id in self._loading:
             self._ended[request_id] = None
             if len(self._ended) > MAX_ENDED:
@@ -251,6 +257,17 @@ class LoadLedger:
         self._told = self._clock()
         tally, self._tally = self._tally, LoadTally()
         return tally
+
+    def _within_step(self, request_id: str) -> _Loading | None:
+        """Take the load of the request off the list if it is one within a step."""
+        load = self._loading.get(request_id)
+        return self._loading.pop(request_id) if load is not None and load.within_step else None
+
+    def _loaded(self, load: _Loading, seconds: float) -> None:
+        self.model.observe_load(load.tier, load.tokens, seconds, load.most)
+        self._tally.loads[load.tier] += 1
+        self._tally.tokens[load.tier] += load.tokens
+        self._tally.seconds[load.tier] = self._tally.seconds.get(load.tier, 0.0) + seconds
 
     # Judging
 

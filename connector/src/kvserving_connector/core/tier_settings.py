@@ -31,7 +31,9 @@ _PASSED_ON = frozenset(
     }
 )
 _OURS = frozenset({"load_weight", "defer", "loads", "load_timeout_s"})
-_TYPED = frozenset({"cpu_bytes_to_use", "eviction_policy", "sync_load_budget_bytes", "spec_name", "secondary_tiers"})
+_WITHIN_STEP = "sync_load_budget_bytes"
+_TYPED = frozenset({"cpu_bytes_to_use", "eviction_policy", _WITHIN_STEP, "spec_name", "secondary_tiers"})
+_ANY_SIZE = 2**62
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class TierSettings:
     spec_module_path: str = ""
     loads: Loads = Loads.AUTO
     load_timeout_s: float = DEFAULT_LOAD_TIMEOUT_S
+    within_step: bool = True
+    """Whether an engine that has nothing else to do may load within the step that computes the rest (vLLM 0.33)."""
     secondary_tiers: tuple[Mapping[str, Any], ...] = ()
     passed_on: Mapping[str, Any] = field(default_factory=dict)
 
@@ -66,6 +70,7 @@ class TierSettings:
             spec_module_path=str(extra.get("spec_module_path") or ""),
             loads=loads_rule(extra.get("loads", Loads.AUTO)),
             load_timeout_s=load_timeout(extra.get("load_timeout_s", DEFAULT_LOAD_TIMEOUT_S)),
+            within_step=_within_step(extra),
             secondary_tiers=tiers,
             passed_on=_passed_on(extra, own_spec),
         )
@@ -81,7 +86,7 @@ class TierSettings:
         config |= {
             "cpu_bytes_to_use": self.cpu_bytes_to_use,
             "eviction_policy": self.eviction_policy,
-            "sync_load_budget_bytes": 0,
+            _WITHIN_STEP: _ANY_SIZE if self.within_step else 0,
             "spec_name": self.spec_name,
         }
         if self.secondary_tiers:
@@ -198,10 +203,14 @@ def load_timeout(value: Any) -> float:
     return float(value)
 
 
+def _within_step(extra: Mapping[str, Any]) -> bool:
+    budget = extra.get(_WITHIN_STEP)
+    if isinstance(budget, bool) or budget not in (None, 0):
+        reason = "a load within a step holds up every other request of the engine, so it is for one without others"
+        raise refuse(_WITHIN_STEP, budget, reason, "remove it, or set it to 0 for no such loads at all")
+    return budget is None
+
+
 def _passed_on(extra: Mapping[str, Any], own_spec: bool) -> dict[str, Any]:
-    budget = extra.get("sync_load_budget_bytes", 0)
-    if budget != 0 or isinstance(budget, bool):
-        reason = "a synchronous load that fails corrupts the output of requests that share its blocks"
-        raise refuse("sync_load_budget_bytes", budget, reason, "set it to 0 or remove it")
     kept = set(extra) - _OURS if own_spec else _PASSED_ON & set(extra)
     return {name: extra[name] for name in extra if name in kept}

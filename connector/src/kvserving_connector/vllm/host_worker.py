@@ -1,7 +1,7 @@
 """The copy engine of the tiers on CPU engines: vLLM's own one needs a GPU and refuses this platform.
 
-The "device" is host memory there, so a transfer is a copy from memory to memory. It runs in a thread of its own, one
-per direction, in order of submission, as vLLM's streams do.
+The "device" is host memory there, so a transfer is a copy from memory to memory. It runs in a thread of its own, one for
+stores, one for loads and one for the loads that a step waits for, each in order of submission, as vLLM's streams do.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Page(NamedTuple):
 
 
 class _Lane:
-    """One direction: copies in a thread, one job after the other."""
+    """Copies in a thread, one job after the other."""
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"kvserving-{name}")
@@ -101,6 +101,8 @@ class HostMemoryWorker(OffloadingWorker):  # type: ignore[misc]
             self._pool.append(pool.numpy())
         self._stores = _Lane("store")
         self._loads = _Lane("load")
+        self._expedited = _Lane("expedited")
+        self._lanes = (self._stores, self._loads, self._expedited)
 
     def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
         """Copy blocks of the engine's cache to chunks of the pool; returns True at once."""
@@ -112,25 +114,25 @@ class HostMemoryWorker(OffloadingWorker):  # type: ignore[misc]
     ) -> bool:
         """Copy chunks of the pool to blocks of the engine's cache; returns True at once.
 
-        ``expedited`` (vLLM 0.33) asks for a place before other loads: it is for synchronous loads, which our
-        settings rule out.
+        ``expedited`` (vLLM 0.33): the step waits for it, so it does not queue behind other loads.
         """
-        self._loads.submit(job_id, self._load, self._pages(dst_spec, src_spec))
+        lane = self._expedited if expedited else self._loads
+        lane.submit(job_id, self._load, self._pages(dst_spec, src_spec))
         return True
 
     def get_finished(self) -> list[TransferResult]:
         """Return the transfers that ended since the last call, each once."""
-        return self._stores.finished() + self._loads.finished()
+        return [result for lane in self._lanes for result in lane.finished()]
 
     def wait(self, job_ids: set[int]) -> None:
         """Return when none of the jobs is under way; unknown jobs are none."""
-        self._stores.wait(job_ids)
-        self._loads.wait(job_ids)
+        for lane in self._lanes:
+            lane.wait(job_ids)
 
     def shutdown(self) -> None:
         """Finish what was submitted, then let go of the memory. Idempotent."""
-        self._stores.close()
-        self._loads.close()
+        for lane in self._lanes:
+            lane.close()
         # The mapping can only be closed when nothing refers to it.
         self._cache.clear()
         self._pool.clear()

@@ -44,7 +44,9 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
 
     Scheduler side: a hit is offered only where loading it was measured to be faster than computing it, or where the
     settings say so; a lookup without an answer within ``load_timeout_s`` counts as a miss, while the read may go on
-    into L1, where nobody waits for it. Worker side: on a CPU engine our worker copies, elsewhere vLLM's.
+    into L1, where nobody waits for it. With vLLM 0.33 a hit is loaded within the step that computes the rest, if the
+    engine has no other request, which would wait for it, too. Worker side: on a CPU engine our worker copies, elsewhere
+    vLLM's.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -53,6 +55,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         _require_room(settings, translated, kv_cache_config)
         super().__init__(translated, role, kv_cache_config)
         self._requests: dict[str, Any] = {}
+        self._within_step: set[str] = set()
         self._adapters = Adapters()
         self._ledger: LoadLedger | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -86,6 +89,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         """
         ledger = self._judge()
         request_id = request.request_id
+        self._within_step.discard(request_id)
         new = request.num_tokens - num_computed_tokens
         if ledger.gave_up(request_id):
             return self._without_lookup(request, num_computed_tokens)
@@ -97,15 +101,21 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
                 logger.warning("KVServing tiers: no answer for request %s in time, its prompt is computed", request_id)
                 return self._without_lookup(request, num_computed_tokens)
             return None, False
-        if hit == 0 or ledger.takes(request_id, hit, new):
-            return hit, loads_async
-        return 0, False
+        if hit and not ledger.takes(request_id, hit, new):
+            return 0, False
+        if hit and not loads_async and len(self._requests) > 1:
+            loads_async = self._loads_later(request_id)
+        if hit and not loads_async:
+            self._within_step.add(request_id)
+        return hit, loads_async
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """As vLLM, and count what was decided."""
         super().update_state_after_alloc(request, blocks, num_external_tokens)
         from_l2 = num_external_tokens > 0 and self._came_from_l2(request, num_external_tokens)
-        self._judge().allocated(request.request_id, num_external_tokens, from_l2)
+        within_step = request.request_id in self._within_step
+        self._within_step.discard(request.request_id)
+        self._judge().allocated(request.request_id, num_external_tokens, from_l2, within_step)
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """As vLLM, and note which prompts are computed from this step on."""
@@ -185,6 +195,14 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         # vLLM's own filter of a request ("kv_load_tiers"), set where it is kept: L1 is looked up whatever it says.
         self.connector_scheduler._req_status[request_id].req_context.load_tier_filter = _NO_TIER
 
+    def _loads_later(self, request_id: str) -> bool:
+        """Take back vLLM's choice to load within this step; return whether there was one to take back."""
+        chosen: set[str] = getattr(self.connector_scheduler, "_current_batch_sync_loads", set())
+        if request_id not in chosen:
+            return False
+        chosen.remove(request_id)
+        return True
+
     def _came_from_l2(self, request: Any, tokens: int) -> bool:
         if not self._judge().was_deferred(request.request_id):
             return False
@@ -203,6 +221,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
     def _forget(self, request: Any) -> None:
         self._end_prefills((request.request_id,))
         self._judge().finished(request.request_id)
+        self._within_step.discard(request.request_id)
         self._requests.pop(request.request_id, None)
 
 

@@ -204,9 +204,6 @@ ENGINE_CONNECTOR: Table = {
         "spec.cache.l1.size, spec.{role}.parallelism.data",
     ),
     "eviction_policy": Explanation("what leaves L1 first", "spec.cache.l1.policy"),
-    "sync_load_budget_bytes": Explanation(
-        "no synchronous loads: one that fails corrupts output on vLLM's second model runner"
-    ),
     "offload_prompt_only": Explanation(
         "decode keeps answers too: an answer is part of the next turn's prompt", "spec.cache.l1.roles"
     ),
