@@ -33,6 +33,7 @@ from vllm.v1.kv_offload.base import TierFilter  # noqa: E402
 
 from kvserving_connector.vllm import regions  # noqa: E402
 from kvserving_connector.vllm.adapters import Adapters, hash_by_weights  # noqa: E402
+from kvserving_connector.vllm.device_copies import StepWorker, hasten  # noqa: E402
 from kvserving_connector.vllm.identity import store_identity  # noqa: E402
 from kvserving_connector.vllm.load_stats import LoadPromMetrics, load_stats  # noqa: E402
 
@@ -46,7 +47,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
     settings say so; a lookup without an answer within ``load_timeout_s`` counts as a miss, while the read may go on
     into L1, where nobody waits for it. With vLLM 0.33 a hit is loaded within the step that computes the rest, if the
     engine has no other request, which would wait for it, too. Worker side: on a CPU engine our worker copies, elsewhere
-    vLLM's.
+    vLLM's, which is told to begin at once.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
@@ -54,6 +55,7 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         translated = _translated(vllm_config, settings)
         _require_room(settings, translated, kv_cache_config)
         super().__init__(translated, role, kv_cache_config)
+        self._device = vllm_config.device_config.device_type
         self._requests: dict[str, Any] = {}
         self._within_step: set[str] = set()
         self._adapters = Adapters()
@@ -150,6 +152,16 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
         self._forget(request)
         result: tuple[bool, dict[str, Any] | None] = super().request_finished_all_groups(request, block_ids)
         return result
+
+    # Worker side
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """As vLLM; its copies on a device begin at once, and the device waits for those of a step."""
+        super().register_kv_caches(kv_caches)
+        if self._device != "cpu":
+            worker = self.connector_worker.worker
+            hasten(worker)
+            self.connector_worker.worker = StepWorker(worker)
 
     # Statistics
 

@@ -20,6 +20,7 @@ from vllm.v1.kv_offload.cpu.shared_offload_region import SharedOffloadRegion
 
 from kvserving_connector.core.tier_settings import refuse
 from kvserving_connector.vllm import regions
+from kvserving_connector.vllm.device_copies import hasten
 
 
 class Copy(NamedTuple):
@@ -124,4 +125,6 @@ def _worker(kv_caches: CanonicalKVCaches, slots: int, region: SharedOffloadRegio
         return HostMemoryWorker(kv_caches, 1, slots, region)
     from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
 
-    return CPUOffloadingWorker(kv_caches, 1, slots, region)
+    worker = CPUOffloadingWorker(kv_caches, 1, slots, region)
+    hasten(worker)
+    return worker

@@ -1,0 +1,102 @@
+"""vLLM's copies between L1 and a device, begun at once, and waited for by the device where a step needs them.
+
+vLLM hands the driver all pages of a transfer in one batch, of which the driver copies nothing until it has looked at
+most of it: a load of 8,000 tokens takes a third longer than the link does (adr/0021). It also lets the host wait for a
+load within a step, before the step's kernels are launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, TransferResult
+
+FIRST_PART = 128
+"""Pages of the first batch; each later one has twice as many, up to ``LARGEST_PART``."""
+LARGEST_PART = 1024
+_HANDLERS = ("_store_handler", "_load_handler", "_expedited_load_handler")
+
+
+def parts(pages: int) -> Iterator[slice]:
+    """Yield the batches of a transfer of so many pages, in order."""
+    begin, size = 0, FIRST_PART
+    while begin < pages:
+        yield slice(begin, begin + size)
+        begin, size = begin + size, min(2 * size, LARGEST_PART)
+
+
+def in_parts(copy: Callable[..., Any]) -> Callable[..., None]:
+    """Return vLLM's ``swap_blocks_batch``, handing on its pages in parts, on the same stream."""
+
+    @wraps(copy)
+    def copied(source: Any, target: Any, sizes: Any, **more: Any) -> None:
+        for part in parts(len(sizes)):
+            copy(source[part], target[part], sizes[part], **more)
+
+    return copied
+
+
+def hasten(worker: OffloadingWorker) -> None:
+    """Let each direction of vLLM's worker hand its pages on in parts; another worker is left as it is."""
+    from vllm import _custom_ops
+
+    by_the_driver: Any = _custom_ops.swap_blocks_batch
+    for name in _HANDLERS:
+        handler: Any = getattr(worker, name, None)
+        # Where pages are small vLLM has a kernel copy them, which needs no parts.
+        if getattr(handler, "_swap_blocks_batch", None) is by_the_driver:
+            handler._swap_blocks_batch = in_parts(by_the_driver)
+
+
+class StepWorker(OffloadingWorker):  # type: ignore[misc]
+    """vLLM's worker, with which a step's own loads are waited for on the device.
+
+    The first ``wait`` for a load that was submitted with ``expedited`` returns at once: what the current stream is given
+    from then on runs after the load. Every other ``wait`` returns when the transfer is over, as vLLM's.
+    """
+
+    def __init__(self, inner: OffloadingWorker) -> None:
+        self._inner = inner
+        self._fresh: set[int] = set()
+
+    def submit_store(self, job_id: int, src_spec: GPULoadStoreSpec, dst_spec: LoadStoreSpec) -> bool:
+        """As vLLM."""
+        return bool(self._inner.submit_store(job_id, src_spec, dst_spec))
+
+    def submit_load(
+        self, job_id: int, src_spec: LoadStoreSpec, dst_spec: GPULoadStoreSpec, expedited: bool = False
+    ) -> bool:
+        """As vLLM; remembers a load that the step waits for."""
+        if not expedited:
+            return bool(self._inner.submit_load(job_id, src_spec, dst_spec))
+        self._fresh.add(job_id)
+        return bool(self._inner.submit_load(job_id, src_spec, dst_spec, expedited=True))
+
+    def get_finished(self) -> list[TransferResult]:
+        """As vLLM."""
+        results: list[TransferResult] = self._inner.get_finished()
+        return results
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Return when the transfers are over, or the device will wait for them."""
+        fresh = job_ids & self._fresh
+        self._fresh -= fresh
+        ordered = {job_id for job_id in fresh if self._ordered_on_device(job_id)}
+        if others := job_ids - ordered:
+            self._inner.wait(others)
+
+    def shutdown(self) -> None:
+        """As vLLM."""
+        self._inner.shutdown()
+
+    def _ordered_on_device(self, job_id: int) -> bool:
+        from vllm.platforms import current_platform
+
+        handler = getattr(self._inner, "_expedited_load_handler", None)
+        event = getattr(handler, "_transfer_events", {}).get(job_id)
+        if event is None:
+            return False
+        current_platform.current_stream().wait_event(event)
+        return True
