@@ -46,15 +46,16 @@ def hasten(worker: OffloadingWorker) -> None:
     for name in _HANDLERS:
         handler: Any = getattr(worker, name, None)
         # Where pages are small vLLM has a kernel copy them, which needs no parts.
-        if getattr(handler, "_swap_blocks_batch", None) is by_the_driver:
+        copies_by_driver = getattr(handler, "_swap_blocks_batch", None) is by_the_driver
+        if copies_by_driver:
             handler._swap_blocks_batch = in_parts(by_the_driver)
 
 
 class StepWorker(OffloadingWorker):  # type: ignore[misc]
     """vLLM's worker, with which a step's own loads are waited for on the device.
 
-    The first ``wait`` for a load that was submitted with ``expedited`` returns at once: what the current stream is given
-    from then on runs after the load. Every other ``wait`` returns when the transfer is over, as vLLM's.
+    The first ``wait`` for a load that was submitted with ``expedited`` returns at once: what the current stream is
+    given from then on runs after the load. Every other ``wait`` returns when the transfer is over, as vLLM's.
     """
 
     def __init__(self, inner: OffloadingWorker) -> None:

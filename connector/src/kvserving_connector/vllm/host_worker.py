@@ -1,7 +1,7 @@
 """The copy engine of the tiers on CPU engines: vLLM's own one needs a GPU and refuses this platform.
 
-The "device" is host memory there, so a transfer is a copy from memory to memory. Stores, loads and the loads that a step
-waits for have a thread each, which copies in order of submission, as vLLM's streams do.
+The "device" is host memory there, so a transfer is a copy from memory to memory. Stores, loads and the loads that a
+step waits for have a thread each, which copies in order of submission, as vLLM's streams do.
 """
 
 from __future__ import annotations
