@@ -56,6 +56,7 @@ def _tiers(records: Sequence[Record]) -> list[str]:
             (
                 f"{length:,}",
                 _who(record),
+                str(len({one["run"] for one in of})),
                 _ms(Spread.of(of, "cold")),
                 _ms(Spread.of(of, "own")),
                 _ms(Spread.of(of, "l1")) if loads else "",
@@ -67,8 +68,8 @@ def _tiers(records: Sequence[Record]) -> list[str]:
             )
         )
     header = (
-        "tokens", "side", "computed, ms", "own cache, ms", "L1, ms", "loaded", "L1 to computed", "G3's bound, ms",
-        "against computing", "always loaded, ms",
+        "tokens", "side", "runs", "computed, ms", "own cache, ms", "L1, ms", "loaded", "L1 to computed",
+        "G3's bound, ms", "against computing", "always loaded, ms",
     )  # fmt: skip
     found = table(header, rows)
     if not found:
@@ -81,8 +82,9 @@ def _tiers(records: Sequence[Record]) -> list[str]:
         " vLLM's own OffloadingConnector with as much host memory;"
         " `scheduler`: TieredOffloadConnector; `worker`: WorkerCacheConnector, both with loads where they were measured"
         " to be faster, which is why nothing may be loaded."
-        f" Medians of {RUNS} runs, in brackets the least and the most of them. `always loaded`: the median of loads"
-        " before that was measured. Against computing: `within noise` is above it by less than its own runs are apart."
+        " Medians of the runs' medians, in brackets the least and the most of them; of one run, of its rounds."
+        " `always loaded`: the median of loads before that was measured. Against computing: `within noise` is above it"
+        " by less than its own runs are apart."
         f" G3's bound: {LIMIT} times a hit in the engine's own cache and the bytes over the link, whose rate was"
         f" measured in the engine ({_links(records)}).",
         *found,

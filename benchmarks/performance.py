@@ -61,7 +61,7 @@ def _page(named: Sequence[Path], places: Mapping[tuple[str, str], Sequence[Recor
     for (device, shape), records in places.items():
         lines += ["", f"## {device}, model of the shape {shape}"]
         lines += transfers.sections(records) + _first_tokens(records) + first_tokens.sections(records)
-        lines += _checks(records) + _missing(records)
+        lines += _mapped(records) + _checks(records) + _missing(records)
     return "\n".join(lines) + "\n"
 
 
@@ -76,6 +76,27 @@ def _first_tokens(records: Sequence[Record]) -> list[str]:
     header = ("tokens", "variant", "computed, ms", "from L1, ms", "engine's own cache, ms", "L1 to computed", "loaded")
     found = table(header, rows)
     return ["", "### Time to the first token on prefill", *found] if found else []
+
+
+def _mapped(records: Sequence[Record]) -> list[str]:
+    rows = []
+    for record in records:
+        for segment, of in record.get("after", {}).get("mapped", {}).items():
+            role = "prefill" if "-prefill-" in segment else "decode"
+            sizes = (record["peak"], of["used"], record["kept"], of["reserved"], of["total"])
+            rows.append((name(record), role, *(f"{size / 2**20:,.0f}" for size in sizes)))
+    header = ("variant", "engine", "most, MiB", "idle, MiB", "bound, MiB", "reserved, MiB", "address space, MiB")
+    found = table(header, rows)
+    if not found:
+        return []
+    return [
+        "",
+        "### Memory that kvcached keeps mapped",
+        "",
+        "An engine whose prefix cache may keep 1,000 tokens serves six times as many: what is mapped for blocks"
+        " meanwhile and once it is idle, what 1,000 tokens may keep, and what kvcached reserves for the next requests.",
+        *found,
+    ]
 
 
 def _checks(records: Sequence[Record]) -> list[str]:

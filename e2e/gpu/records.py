@@ -13,6 +13,8 @@ from typing import Any
 
 from benchmarks.table import hardware
 
+from kvserving_operator.local import gpus
+
 _VERSIONS = """
 import importlib.metadata as m, json, platform, sys
 def version(*names):
@@ -78,12 +80,11 @@ def of_gpus(fields: str) -> list[str]:
 
 
 def machine(device: str) -> str:
-    """Return the names of the GPUs and their driver, or of the processor."""
+    """Return the names of the GPUs that may be used and their driver, or of the processor."""
     if device != "gpu":
         return hardware()
-    lines = of_gpus("name,driver_version")
-    name, _, driver = lines[0].partition(",")
-    return f"{len(lines)} x {name.strip()}, driver {driver.strip()}"
+    name, _, driver = of_gpus("name,driver_version")[0].partition(",")
+    return f"{len(set(gpus.visible()))} x {name.strip()}, driver {driver.strip()}"
 
 
 def versions(engine_python: str) -> dict[str, str | None]:

@@ -42,7 +42,7 @@ def plan(lengths: Sequence[int], runs: int = RUNS, repeats: int = REPEATS) -> li
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds: the median of the runs' medians, the least and the most of them."""
+    """Seconds: the median of the runs' medians, the least and the most of them; of one run alone, of its rounds."""
 
     median: float
     least: float
@@ -54,7 +54,8 @@ class Spread:
         by_run: dict[int, list[float]] = {}
         for one in rounds:
             by_run.setdefault(one["run"], []).append(one[state])
-        medians = [statistics.median(of) for of in by_run.values()]
+        first, *others = by_run.values() or [[]]
+        medians = [statistics.median(of) for of in (first, *others)] if others else first
         return cls(statistics.median(medians), min(medians), max(medians))
 
     @property

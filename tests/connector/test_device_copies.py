@@ -1,4 +1,4 @@
-"""vLLM's copies to a device, handed on in parts, and what a step waits for."""
+"""vLLM's copies to a device, handed on in batches, and what a step waits for."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
 import torch
 from vllm import _custom_ops, platforms
 
-from kvserving_connector.vllm.device_copies import FIRST_PART, LARGEST_PART, StepWorker, hasten, in_parts, parts
+from kvserving_connector.vllm.device_copies import StepWorker, hasten, in_batches
 
 pytestmark = pytest.mark.engine
 
@@ -45,16 +43,7 @@ def ordered(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return found
 
 
-@given(st.integers(min_value=0, max_value=100_000))
-def test_parts_have_every_page_once_and_in_order(pages: int) -> None:
-    numbers = range(pages)
-    found = [numbers[part] for part in parts(pages)]
-    assert [number for part in found for number in part] == list(numbers)
-    assert all(0 < len(part) <= LARGEST_PART for part in found)
-    assert not found or len(found[0]) <= FIRST_PART
-
-
-def test_every_part_of_a_transfer_is_copied_with_its_own_addresses_and_sizes() -> None:
+def test_every_batch_of_a_transfer_is_copied_with_its_own_addresses_and_sizes() -> None:
     memory = torch.zeros(2, 3000, dtype=torch.int64)
     memory[0] = torch.arange(3000)
     calls = []
@@ -65,12 +54,12 @@ def test_every_part_of_a_transfer_is_copied_with_its_own_addresses_and_sizes() -
         memory[1][target] = memory[0][source] * sizes
 
     order = torch.randperm(3000)
-    in_parts(copy)(order, order, torch.full((3000,), 2), is_src_access_order_any=True)
+    in_batches(copy)(order, order, torch.full((3000,), 2), is_src_access_order_any=True)
     assert torch.equal(memory[1], 2 * memory[0])
     assert calls == [128, 256, 512, 1024, 1024, 56]
 
 
-def test_only_copies_by_the_driver_are_handed_on_in_parts() -> None:
+def test_only_copies_by_the_driver_are_handed_on_in_batches() -> None:
     def kernel() -> None:
         pass
 

@@ -121,14 +121,32 @@ def test_first_tokens_of_all_sides_are_told_with_their_spread_and_the_goal(tmp_p
         )
     )
     computed, bound = "22.0 (20.0 to 24.0) | 10.0 (10.0 to 10.0)", f"{1.1 * (10 + 496e6 / 50e9 * 1e3):.1f}"
-    assert "| 512 | none, vLLM 0.33.0 | 20.0 (18.0 to 22.0) | 10.0 (10.0 to 10.0) |  |  |  |  |  |  |" in page
-    assert f"| stock, vLLM 0.33.0 | {computed} | 30.0 (30.0 to 30.0) | 496 | 1.36 | {bound} | above |  |" in page
-    assert f"| scheduler, vLLM 0.33.0 | {computed} | 15.0 (15.0 to 15.0) | 496 | 0.68 | {bound} | below |  |" in page
-    assert f"| worker, vLLM 0.33.0 | {computed} | 23.0 (23.0 to 23.0) | 0 | 1.05 |  | within noise | 30.0 |" in page
+    assert "| 512 | none, vLLM 0.33.0 | 3 | 20.0 (18.0 to 22.0) | 10.0 (10.0 to 10.0) |  |  |  |  |  |  |" in page
+    assert f"| stock, vLLM 0.33.0 | 3 | {computed} | 30.0 (30.0 to 30.0) | 496 | 1.36 | {bound} | above |  |" in page
+    assert (
+        f"| scheduler, vLLM 0.33.0 | 3 | {computed} | 15.0 (15.0 to 15.0) | 496 | 0.68 | {bound} | below |  |" in page
+    )
+    assert f"| worker, vLLM 0.33.0 | 3 | {computed} | 23.0 (23.0 to 23.0) | 0 | 1.05 |  | within noise | 30.0 |" in page
     assert "(50.0 to 50.0 GB/s)" in page
     assert "by `python -m e2e.gpu.first_tokens`, or by `python -m e2e.gpu.first_tokens -- enforce_eager=true`" in page
     assert " on 2 x GPU, 2 engines at once on GPUs of their own." in page
     assert "First tokens: 12 equal to the computed one, 0 ties, 0 others." in page
+
+
+def test_first_tokens_of_one_run_have_the_range_of_their_rounds(tmp_path: Path) -> None:
+    one = {"run": 0, "cold": 0.02, "own": 0.01, "loaded": 496, "same": "equal"}
+    rounds = {"512": [{**one, "l1": seconds} for seconds in (0.015, 0.013, 0.014)]}
+    page = performance.page(written(tmp_path, timed("scheduler", 0.02, 0.0, rounds=rounds)))
+    own, l1 = "10.0 (10.0 to 10.0)", "14.0 (13.0 to 15.0)"
+    assert f"| scheduler, vLLM 0.33.0 | 1 | 20.0 (20.0 to 20.0) | {own} | {l1} | 496 | 0.70 |" in page
+
+
+def test_what_kvcached_keeps_mapped_is_told_of_each_engine(tmp_path: Path) -> None:
+    of = {"used": 144 * 2**20, "reserved": 648 * 2**20, "total": 2**37}
+    after = {"mapped": {"a-prefill-0": of, "a-decode-0": of}, "device": []}
+    page = performance.page(written(tmp_path, record("memory", after=after, peak=288 * 2**20, kept=432 * 2**20)))
+    assert "| prefill | 288 | 144 | 432 | 648 | 131,072 |" in page
+    assert "| decode | 288 | 144 | 432 | 648 | 131,072 |" in page
 
 
 def test_what_was_wrong_with_first_tokens_is_told_below_their_table(tmp_path: Path) -> None:

@@ -1,54 +1,45 @@
 """vLLM's copies between L1 and a device, begun at once, and waited for by the device where a step needs them.
 
-vLLM hands the driver all pages of a transfer in one batch, of which the driver copies nothing until it has looked at
-most of it: a load of 8,000 tokens takes a third longer than the link does (adr/0021). It also lets the host wait for a
-load within a step, before the step's kernels are launched.
+vLLM hands the driver all pages of a transfer at once, of which the driver copies nothing until it has looked at most of
+them: a load of 8,000 tokens takes a third longer than the link does (adr/0021). It also lets the host wait for a load
+within a step, before the step's kernels are launched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from vllm.v1.kv_offload.base import GPULoadStoreSpec, LoadStoreSpec, OffloadingWorker, TransferResult
 
-FIRST_PART = 128
-"""Pages of the first batch; each later one has twice as many, up to ``LARGEST_PART``."""
-LARGEST_PART = 1024
+from kvserving_connector.core.batches import batches
+
 _HANDLERS = ("_store_handler", "_load_handler", "_expedited_load_handler")
 
 
-def parts(pages: int) -> Iterator[slice]:
-    """Yield the batches of a transfer of so many pages, in order."""
-    begin, size = 0, FIRST_PART
-    while begin < pages:
-        yield slice(begin, begin + size)
-        begin, size = begin + size, min(2 * size, LARGEST_PART)
-
-
-def in_parts(copy: Callable[..., Any]) -> Callable[..., None]:
-    """Return vLLM's ``swap_blocks_batch``, handing on its pages in parts, on the same stream."""
+def in_batches(copy: Callable[..., Any]) -> Callable[..., None]:
+    """Return vLLM's ``swap_blocks_batch``, handing its pages on in batches, on the same stream."""
 
     @wraps(copy)
     def copied(source: Any, target: Any, sizes: Any, **more: Any) -> None:
-        for part in parts(len(sizes)):
-            copy(source[part], target[part], sizes[part], **more)
+        for batch in batches(len(sizes)):
+            copy(source[batch], target[batch], sizes[batch], **more)
 
     return copied
 
 
 def hasten(worker: OffloadingWorker) -> None:
-    """Let each direction of vLLM's worker hand its pages on in parts; another worker is left as it is."""
+    """Let each direction of vLLM's worker hand its pages on in batches; another worker is left as it is."""
     from vllm import _custom_ops
 
     by_the_driver: Any = _custom_ops.swap_blocks_batch
     for name in _HANDLERS:
         handler: Any = getattr(worker, name, None)
-        # Where pages are small vLLM has a kernel copy them, which needs no parts.
+        # Where pages are small vLLM has a kernel copy them, which needs no batches.
         copies_by_driver = getattr(handler, "_swap_blocks_batch", None) is by_the_driver
         if copies_by_driver:
-            handler._swap_blocks_batch = in_parts(by_the_driver)
+            handler._swap_blocks_batch = in_batches(by_the_driver)
 
 
 class StepWorker(OffloadingWorker):  # type: ignore[misc]
