@@ -119,8 +119,9 @@ check: $(VENV)/.dev ## lint, types, import rules, generated files
 
 .PHONY: format
 format: $(VENV)/.dev ## format the code and mend what the linter can
-	$(BIN)/ruff check --fix .
+	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
+	$(BIN)/ruff check .
 
 .PHONY: generate
 generate: $(VENV)/.installed ## write the generated files again

@@ -203,6 +203,16 @@ def test_what_a_store_says_reaches_no_terminal_as_it_is(
     assert str(told.value).isprintable()
 
 
+def test_an_empty_store_is_told_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("""#!/bin/sh\nprintf '{"namespaces": [], "used_bytes": 0, "limit_bytes": 1073741824}'\n""")
+    python.chmod(0o755)
+    monkeypatch.setattr(client, "running", lambda _name: state())
+    monkeypatch.setattr(cache, "access", lambda _state: cache.Access(("redis://a:1",), None, str(python), {}))
+    done = CliRunner().invoke(cli.command, ["usage", "svc"], standalone_mode=False)
+    assert "store: 0 MiB of 1.0 GiB\n" in done.output
+
+
 def test_a_purge_of_what_is_not_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = tmp_path / "python"
     python.write_text("""#!/bin/sh\nprintf '{"objects": 0, "bytes": 0}'\n""")

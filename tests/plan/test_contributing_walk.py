@@ -50,7 +50,7 @@ def test_a_store_in_a_folder_is_named_by_a_path_and_opens_no_way_out(tmp_path: P
     assert _ways_out(rendered.stdout) == _ways_out(without.stdout)
     for url, shown, problem in (
         ("toy://name/l2", "toy://name/l2", "names a host"),
-        ("toy:///", "toy:///", "names no folder below /"),
+        ("toy:///", "toy:///", "names no path below /"),
         ("toy:///l2?bytes=5Gi", "toy:///l2?***", "has ?bytes= with what is no number of bytes above 0"),
     ):
         refused = run(url, "validate")

@@ -100,16 +100,32 @@ def links_in_a_circle(folder: Path) -> Iterator[None]:
         folder.unlink()
 
 
+def files_of(place: Path) -> list[Path]:
+    """Return the files of a store that lies at ``place``: the place itself, or all below it."""
+    return [path for path in (place, *place.rglob("*")) if path.is_file()]
+
+
 @contextmanager
 def files_of_junk(folder: Path) -> Iterator[None]:
-    for path in [path for path in folder.rglob("*") if path.is_file()]:
+    for path in files_of(folder):
         path.write_bytes(os.urandom(8192))
     yield
 
 
 @contextmanager
+def flipped_bits(folder: Path) -> Iterator[None]:
+    chance = random.Random(7)
+    for path in files_of(folder):
+        body = bytearray(path.read_bytes())
+        for at in chance.sample(range(len(body)), min(len(body), 64)):
+            body[at] ^= 1 << chance.randrange(8)
+        path.write_bytes(body)
+    yield
+
+
+@contextmanager
 def folders_for_files(folder: Path) -> Iterator[None]:
-    for path in [path for path in folder.rglob("*") if path.is_file()]:
+    for path in files_of(folder):
         path.unlink()
         path.mkdir()
     yield
@@ -148,8 +164,8 @@ def no_room(_folder: Path) -> Iterator[None]:
 
 
 BREAKAGES = [
-    *(removed, a_file_in_its_place, a_file_above, links_in_a_circle, files_of_junk, folders_for_files, forbidden),
-    no_room,
+    *(removed, a_file_in_its_place, a_file_above, links_in_a_circle, files_of_junk, flipped_bits, folders_for_files),
+    *(forbidden, no_room),
 ]
 
 
@@ -169,6 +185,7 @@ def test_a_folder_that_is_broken_costs_misses_and_skips_and_nothing_else_is_rais
     store = opened(url)
     if used:
         assert store.put(KEY, [BODY], soon())
+        assert files_of(above / "l2"), "nothing of this store would be broken"
     with breakage(above / "l2"):  # type: ignore[attr-defined]
         asked(store)
         # One that is opened only now.

@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     except (StoreFault, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
-    json.dump(answer, sys.stdout)
+    print(json.dumps(answer))
     return 0
 
 

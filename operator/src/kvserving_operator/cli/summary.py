@@ -81,9 +81,14 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
+def memory(pod: PodState) -> str:
+    """What a pod uses, for people; a dash where it runs not."""
+    return size(pod.memory) if pod.memory else "-"
+
+
 def size(number: int) -> str:
     """Bytes for people."""
-    return "-" if number == 0 else f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
 
 
 def _row(pod: PodState, wide: bool) -> list[str]:
@@ -94,7 +99,7 @@ def _row(pod: PodState, wide: bool) -> list[str]:
         pod.phase,
         f"{pod.address}:{pod.port}",
         str(pod.pid or "-"),
-        size(pod.memory),
+        memory(pod),
         str(pod.restarts),
         pod.last_exit or "-",
     ]

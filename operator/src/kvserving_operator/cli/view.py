@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ..local.state import DEGRADED, FAILED, READY, STARTING, STOPPING, VERIFYING, PodState, State
-from .summary import print_summary, size
+from .summary import memory, print_summary
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -155,7 +155,7 @@ class LiveView(View):
         for pod in state.pods if state else ():
             note = ", ".join(_told(pod)) or (f"last exit: {pod.last_exit}" if pod.last_exit else "")
             seconds = f"{max(0.0, time.time() - pod.since):.0f} s" if pod.since else ""
-            table.add_row(pod.name, pod.phase, seconds, size(pod.memory), note)
+            table.add_row(pod.name, pod.phase, seconds, memory(pod), note)
         return table
 
 
@@ -185,7 +185,7 @@ def pod_line(pod: PodState) -> str:
     """One pod in a line."""
     parts = [f"{pod.name}: {pod.phase}", *_told(pod)]
     if pod.memory:
-        parts.append(size(pod.memory))
+        parts.append(memory(pod))
     return ", ".join(parts)
 
 

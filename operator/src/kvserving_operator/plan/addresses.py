@@ -53,9 +53,9 @@ def parse(text: str, *, folder: bool = False) -> Address:
 
 def _folder(parts: SplitResult) -> Address:
     if parts.netloc:
-        return Address(problem="names a host, and this store is a folder of the engines' pods")
+        return Address(problem="names a host, and this store lies in the engines' pods")
     if not parts.path.startswith("/") or not parts.path.strip("/"):
-        return Address(problem="names no folder below /")
+        return Address(problem="names no path below /")
     return Address(parts.scheme, path=parts.path, query=parts.query)
 
 
