@@ -13,8 +13,11 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
 from tests.connector.offload_support import BLOCK, CHUNK, SILENT, Engine, cache_config, configuration
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler import SchedulerOffloadConfig
 from vllm.lora.request import LoRARequest
+from vllm.v1.kv_cache_interface import KVCacheGroupSpec, SlidingWindowSpec
 
 from kvserving_connector.core import cost
 from kvserving_connector.vllm import series
@@ -89,6 +92,25 @@ def test_a_request_without_others_is_loaded_within_its_step_where_vllm_can(
     assert engine.serve(PROMPT) == 5 * BLOCK
     assert engine.loads_async is not (within_step and LOADS_WITHIN_STEP)
     assert tokens_loaded(engine, "l1") == 5 * BLOCK
+
+
+def test_a_model_with_windows_is_never_loaded_within_a_step() -> None:
+    cache = cache_config()
+    (full,) = [group.kv_cache_spec for group in cache.kv_cache_groups]
+    shape = {name: getattr(full, name) for name in ("block_size", "num_kv_heads", "head_size", "dtype")}
+    window = SlidingWindowSpec(**shape, sliding_window=4 * BLOCK)
+    budgets = []
+    for groups in (
+        [KVCacheGroupSpec(["a", "b"], full)],
+        [KVCacheGroupSpec(["a"], full), KVCacheGroupSpec(["b"], window)],
+    ):
+        cache.kv_cache_groups = groups
+        settings = configuration({**L1, "cpu_bytes_to_use": 2**20}, f"test-{uuid.uuid4().hex}")
+        connector = KVConnectorFactory.create_connector(settings, KVConnectorRole.SCHEDULER, cache)
+        budgets.append(getattr(connector.connector_scheduler.config, "sync_load_budget_bytes", 0))
+        connector.shutdown()
+    assert budgets[1] == 0
+    assert (budgets[0] > 0) is LOADS_WITHIN_STEP
 
 
 def test_only_the_shared_beginning_is_loaded(start: Start) -> None:

@@ -11,6 +11,7 @@ import copy
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -46,12 +47,16 @@ class TieredOffloadConnector(OffloadingConnector):  # type: ignore[misc]
     Scheduler side: a hit is offered only where loading it was measured to be faster than computing it, or where the
     settings say so; a lookup without an answer within ``load_timeout_s`` counts as a miss, while the read may go on
     into L1, where nobody waits for it. With vLLM 0.33 a hit is loaded within the step that computes the rest, if the
-    engine has no other request, which would wait for it, too. Worker side: on a CPU engine our worker copies, elsewhere
-    vLLM's, which is told to begin at once.
+    engine has no other request, which would wait for it, too, and its model one group of KV.
+
+    Worker side: on a CPU engine our worker copies, elsewhere vLLM's, which is told to begin at once.
     """
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         settings = TierSettings.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        # Windows and states are never loaded within a step: no answer of such an engine was compared.
+        dense = len(kv_cache_config.kv_cache_groups) == 1
+        settings = replace(settings, within_step=settings.within_step and dense)
         translated = _translated(vllm_config, settings)
         _require_room(settings, translated, kv_cache_config)
         super().__init__(translated, role, kv_cache_config)
