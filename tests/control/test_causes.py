@@ -94,6 +94,21 @@ def test_a_pod_without_a_node_lacks_a_claim_or_room(said: str, reason: Reason) -
     assert cause(waiting(conditions=[told]))[0] is reason
 
 
+@pytest.mark.parametrize(
+    ("said", "hinted"),
+    [
+        ("0/12 nodes are available: 12 Insufficient nvidia.com/gpu.", True),
+        ("0/12 nodes are available: 2 Insufficient nvidia.com/gpu.", False),
+        ("0/12 nodes are available: 12 Insufficient memory.", False),
+    ],
+)
+def test_a_cluster_in_which_no_node_has_a_gpu_is_told_of_both_ways_out(said: str, hinted: bool) -> None:
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}
+    message = cause(waiting(conditions=[told]))[1]
+    assert said in message
+    assert ("device plugin" in message and "spec.engine.device: cpu" in message) is hinted
+
+
 def test_a_claim_that_is_missing_is_told_with_both_ways_out() -> None:
     said = 'persistentvolumeclaim "modells" not found.'
     told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": said}

@@ -214,6 +214,8 @@ def test_a_former_revision_that_serves_keeps_the_object_available() -> None:
     assert (found["Available"].status, found["Available"].reason) == ("True", Reason.ROLLING_OUT)
     assert not found["Ready"].holds
     assert found["Progressing"].holds
+    roles = document(replace(coming, view=both))["roles"]
+    assert {role: said["summary"] for role, said in roles.items()} == {"prefill": "2/1", "decode": "2/2"}
 
 
 def document(made: Facts, **changes: Any) -> dict[str, Any]:

@@ -60,7 +60,8 @@ def test_logs_that_are_not_there_name_those_that_are(machine: Machine) -> None:
     done = machine("logs", "nosuch")
     assert (done.returncode, done.stderr) == (
         1,
-        "error: no logs of a service nosuch on this machine; there are: svc; `kvserving up FILE` brings one up\n",
+        "error: no logs of a service nosuch on this machine; there are: svc; `kvserving up FILE` brings one up; "
+        "of one in a cluster: `kubectl logs -n NAMESPACE -l kvserving.dev/name=nosuch --prefix`\n",
     )
     done = machine("logs", "svc", "badrole")
     assert (done.returncode, done.stderr) == (

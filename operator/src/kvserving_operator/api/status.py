@@ -31,8 +31,8 @@ class Condition(Section):
 class RoleStatus(Section):
     """Engines of one role."""
 
-    replicas: Count = Field(description="Engines wanted.")
-    ready: Count = Field(description="Engines that are ready.")
+    replicas: Count = Field(description="Engines wanted, of all revisions.")
+    ready: Count = Field(description="Engines that are ready, of all revisions.")
     summary: Annotated[str, Field(max_length=32)] = Field(description="Ready and wanted engines, such as 2/2.")
 
 

@@ -31,6 +31,7 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
     from ..local.client import BUSY
     from ..local.errors import UP, LocalError, there_are
     from ..local.state import ServiceDir, logged
+    from ..plan import labels
     from .names import service_name
 
     name = service_name(service)
@@ -38,7 +39,8 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
     if not logs and ServiceDir(name).taken:
         raise LocalError(BUSY.format(name=name))
     if not logs:
-        raise LocalError(f"no logs of a service {name} on this machine; {there_are(logged())}; {UP}")
+        cluster = f"of one in a cluster: `kubectl logs -n NAMESPACE -l {labels.NAME}={name} --prefix`"
+        raise LocalError(f"no logs of a service {name} on this machine; {there_are(logged())}; {UP}; {cluster}")
     chosen = {key: path for key, path in logs.items() if pod is None or pod == key or key.startswith(f"{name}-{pod}-")}
     if not chosen:
         pods = [key for key in logs if key.startswith(f"{name}-")]

@@ -25,7 +25,8 @@ def why(child: Child, pods: Iterable[PodState], *, engines: bool = True) -> tupl
         if (claim := _of_claim(pod)) is not None:
             return claim
         if pod.unschedulable:
-            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}"
+            hint = _NO_DEVICE_ANYWHERE if _NO_DEVICE.search(pod.unschedulable) else ""
+            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}{hint}"
     failure = child.workload.condition("ReplicaFailure")
     if failure is not None and failure[0] == "True":
         if "exceeded quota" in failure[2]:
@@ -81,6 +82,10 @@ _POD = re.compile(r'^pods "[^"]*"')
 _UNBOUND = ("unbound immediate PersistentVolumeClaims", "didn't find available persistent volumes to bind")
 _CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]*)" bound to non-existent persistentvolume "([^"]*)"')
 _CLAIM_GOES = re.compile(r'persistentvolumeclaim "([^"]*)" is being deleted')
+_NO_DEVICE = re.compile(r"^0/(\d+) nodes are available: \1 Insufficient nvidia\.com/gpu")
+_NO_DEVICE_ANYWHERE = (
+    " (if no node ever had one: install the device plugin of the GPUs, or, without GPUs, set spec.engine.device: cpu)"
+)
 _CLAIM = re.compile(r'persistentvolumeclaim "([^"]*)" not found')
 
 

@@ -103,6 +103,11 @@ def workload(facts: Facts, role: str, kinds: Sequence[str] = ENGINES) -> Child |
     return None
 
 
+def workloads(facts: Facts, role: str) -> list[Child]:
+    """Return the owned workloads of a role, of every revision, whose state is known."""
+    return [c for c in facts.view.owned() if c.kind in ENGINES and c.role == role and c.workload is not None]
+
+
 def serving_revisions(facts: Facts) -> tuple[str, ...]:
     """Return the revisions that can serve a request now: in the traffic, with a pod of every role that takes requests.
 

@@ -14,7 +14,7 @@ from ..plan.rollout_types import ROLES, RevisionSet
 from ..reasons import Reason
 from . import scaling
 from .conditions import foreign_service, router_service
-from .facts import Condition, Facts, serving_revisions, workload
+from .facts import Condition, Facts, serving_revisions, workload, workloads
 from .logs import MASK, redact
 from .observe import Serving
 from .rollouts import Rollout
@@ -139,11 +139,12 @@ def _merged(
 
 
 def _roles(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any]:
-    """The engines of both roles. Without a plan, the numbers that were asked for stay: one set may have fewer."""
+    """The engines of both roles, of all revisions. Without a plan, the numbers that were asked for stay."""
     found = {}
     for role in ("prefill", "decode") if facts.disaggregated else ("decode",):
         child = workload(facts, role)
-        asked, ready = (child.workload.replicas, facts.ready(child)) if child and child.workload else (0, 0)
+        asked = child.workload.replicas if child and child.workload else 0
+        ready = sum(map(facts.ready, workloads(facts, role)))
         told = scaling.recorded(last, role) if facts.plan is None else None
         wanted = facts.wanted(role, asked if told is None else told)
         found[role] = {"replicas": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
