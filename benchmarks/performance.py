@@ -75,7 +75,16 @@ def _first_tokens(records: Sequence[Record]) -> list[str]:
             rows.append((f"{int(tokens):,}", name(record), *cells))
     header = ("tokens", "variant", "computed, ms", "from L1, ms", "engine's own cache, ms", "L1 to computed", "loaded")
     found = table(header, rows)
-    return ["", "### Time to the first token on prefill", *found] if found else []
+    if not found:
+        return []
+    return [
+        "",
+        "### Time to the first token on prefill",
+        "",
+        f"One request at a time. Measured by `make e2e-gpu LANE='--variants staged-l1'` on {records[0]['device']};"
+        " `exact` engines, whose batches change no answer, compute slower than others.",
+        *found,
+    ]
 
 
 def _mapped(records: Sequence[Record]) -> list[str]:

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from tests.connector.loads_support import Clock, ledger
 
 from kvserving_connector.core import cost, loads
 from kvserving_connector.core.loads import LoadLedger, Loads, Tier
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-def ledger(clock: Clock, policy: Loads = Loads.AUTO, has_l2: bool = True, timeout_s: float = 30.0) -> LoadLedger:
-    return LoadLedger(loads=policy, has_l2=has_l2, timeout_s=timeout_s, clock=clock)
 
 
 def slow_tier(book: LoadLedger, tier: Tier) -> None:
@@ -54,38 +43,6 @@ def test_a_load_of_l1_is_measured_from_allocation_to_receipt(clock: Clock) -> No
     assert (tally.loads, tally.tokens, tally.seconds) == ({Tier.L1: 1}, {Tier.L1: 900}, {Tier.L1: 0.25})
     assert book.model.loads[Tier.L1].estimate(900) == pytest.approx(0.25)
     assert book.drain() is None
-
-
-def test_a_load_within_a_step_takes_what_the_first_token_took_beyond_the_rest(clock: Clock) -> None:
-    book = ledger(clock)
-    for _ in range(cost.EVIDENCE):
-        book.model.observe_prefill(100, 0.02)
-    assert book.takes("r", 900, 1000)
-    book.allocated("r", 900, from_l2=False, within_step=True)
-    book.prefill_started("r", 100)
-    clock.now += 0.07
-    book.prefill_ended("r")
-    tally = book.drain()
-    assert tally is not None
-    assert (tally.loads, tally.tokens) == ({Tier.L1: 1}, {Tier.L1: 900})
-    assert tally.seconds == {Tier.L1: pytest.approx(0.05)}
-    assert book.model.loads[Tier.L1].estimate(900) == pytest.approx(0.05)
-    assert (tally.prefills, book.model.prefill.count) == (0, cost.EVIDENCE)
-
-
-@pytest.mark.parametrize("ends", ["preempted", "finished"])
-def test_a_load_within_a_step_without_a_first_token_is_not_measured(clock: Clock, ends: str) -> None:
-    book = ledger(clock)
-    book.takes("r", 900, 1000)
-    book.allocated("r", 900, from_l2=False, within_step=True)
-    book.prefill_started("r", 100)
-    getattr(book, ends)("r")
-    book.prefill_started("r", 1000)
-    clock.now += 1.0
-    book.prefill_ended("r")
-    tally = book.drain()
-    assert tally is not None
-    assert (tally.loads, tally.prefills) == ({}, 1)
 
 
 def test_a_load_of_l2_is_measured_from_the_first_question_without_an_answer(clock: Clock) -> None:
