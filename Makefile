@@ -106,11 +106,12 @@ demo: $(VENV)/.installed $(ENGINE) ## one prefill, one decode and a router on th
 OR_FORMAT = || { echo "make: run 'make format', and mend by hand what it leaves" >&2; exit 1; }
 
 .PHONY: check
-check: $(VENV)/.dev ## lint, types, import rules, generated files
+check: $(VENV)/.dev ## lint, types, import rules, lengths of files, generated files
 	$(BIN)/ruff check . $(OR_FORMAT)
 	$(BIN)/ruff format --check . $(OR_FORMAT)
 	$(BIN)/mypy
 	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/test_length.py
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
 	$(BIN)/python -m kvserving_operator.reference --check docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --check operator/src/kvserving_operator/plan/assets
