@@ -24,6 +24,7 @@ from .engine import Engine, Settings, made
 from .records import kept
 from .sides import SIDES
 from .timed import SHAPES
+from .words import parted, vllm_settings
 
 HEADER = ("side", "tokens", "from", "first step", "load asked for", "load over", "its step", "token", "answer", "steps")
 
@@ -89,9 +90,8 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=9)
     parser.add_argument("--models", type=Path, default=kept() / "models")
     parser.add_argument("--out", type=Path, help="all that was told, a JSON object a line")
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    arguments = parser.parse_args(sys.argv[1:at])
-    more = {name: json.loads(value) for name, _, value in (word.partition("=") for word in sys.argv[at + 1 :])}
+    own, behind = parted(sys.argv[1:])
+    arguments, more = parser.parse_args(own), vllm_settings(behind)
     shape, lengths = SHAPES[arguments.shape], [int(length) for length in arguments.lengths.split(",")]
     model = models.make(shape.model, arguments.models)
     print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)

@@ -32,6 +32,7 @@ from . import records
 from .records import FAILED, LEFT_OUT, Records
 from .sides import DEFAULT, SIDES
 from .timed import GIB, SHAPES, Timed
+from .words import parted
 
 PARTS = ("tiers", "flood", "store")
 LEAST_SECONDS = 60.0
@@ -204,8 +205,8 @@ def main() -> int:
     parser.add_argument("--models", type=Path, default=kept, help="where models are made (default: %(default)s)")
     parser.add_argument("--store", type=Path, help="folder in which stores are made (default: a temporary one)")
     parser.add_argument("--out", type=Path, default=Path("first-tokens.jsonl"), help="default: %(default)s")
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    arguments = parser.parse_args(sys.argv[1:at])
+    own, behind = parted(sys.argv[1:])
+    arguments = parser.parse_args(own)
     shape = SHAPES[arguments.shape]
     if arguments.l1_gib is not None:
         shape = replace(shape, l1_bytes=int(arguments.l1_gib * GIB))
@@ -231,7 +232,7 @@ def main() -> int:
         "shape": shape.name,
         "jobs": arguments.jobs,
         "l1_bytes": shape.l1_bytes,
-        "settings": sys.argv[at + 1 :],
+        "settings": behind,
         "versions": records.versions(sys.executable),
     }
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -244,7 +245,7 @@ def main() -> int:
             records=Records(arguments.out, common),
             budget=arguments.budget - (time.monotonic() - started),
             devices=devices,
-            more=sys.argv[at + 1 :],
+            more=behind,
         )
         lane.run(tasks(sides, parts))
     return int(lane.records.failed > 0)

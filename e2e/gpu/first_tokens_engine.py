@@ -23,6 +23,7 @@ from .records import FAILED, LEFT_OUT, MEASURED
 from .rounds import RUNS, Turn, plan, verdicts
 from .sides import SIDES, Side
 from .timed import SHAPES, Timed
+from .words import parted, vllm_settings
 
 LOADED = "kvserving:tier_load_tokens"
 SKIPPED = "kvserving:tier_loads_skipped"
@@ -305,12 +306,12 @@ def main() -> int:
     parser.add_argument("--found", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--store", type=Path)
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    arguments = parser.parse_args(sys.argv[1:at])
+    own, behind = parted(sys.argv[1:])
+    arguments = parser.parse_args(own)
     side, shape = SIDES[arguments.side], SHAPES[arguments.shape]
     lengths = [int(length) for length in arguments.lengths.split(",")]
     more = shape.settings(max(*lengths, shape.flooded[1]))
-    more |= {name: json.loads(value) for name, _, value in (word.partition("=") for word in sys.argv[at + 1 :])}
+    more |= vllm_settings(behind)
     extra = side.extra(arguments.l1_bytes, shape.device, arguments.store, shape.store_bytes) if side.connector else {}
     model = models.make(shape.model, arguments.models)
     engine = Engine(Settings(model, extra, connector=side.connector, more=more))

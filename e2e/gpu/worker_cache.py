@@ -26,6 +26,7 @@ from typing import Any
 
 from e2e.gpu.engine import FAILED, HITS, LOADED, OWN, PENDING, WRITTEN, Answer, Engine, Settings, made
 from e2e.gpu.records import kept
+from e2e.gpu.words import parted, vllm_settings
 from examples import tiny_model
 
 
@@ -199,7 +200,7 @@ def settings_of(case: Case, arguments: argparse.Namespace) -> Settings:
         "kv_cache_memory_bytes": 1 << 30,
         "gpu_memory_utilization": 0.1,
     }
-    more |= {name: json.loads(value) for name, _, value in (word.partition("=") for word in arguments.vllm)}
+    more |= vllm_settings(arguments.vllm)
     return Settings(model_of(case, arguments.models), extra, ranks=case.ranks, more=more)
 
 
@@ -220,8 +221,8 @@ def main() -> int:
     parser.add_argument("--block", type=int, default=16, help="tokens of a block (default: %(default)s)")
     parser.add_argument("--engine", choices=("writes", "reads"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    arguments = parser.parse_args(sys.argv[1:at], argparse.Namespace(vllm=sys.argv[at + 1 :]))
+    own, behind = parted(sys.argv[1:])
+    arguments = parser.parse_args(own, argparse.Namespace(vllm=behind))
     names = arguments.cases or list(CASES)
     if unknown := set(names) - set(CASES):
         parser.error(f"no such case: {', '.join(sorted(unknown))}; there are {', '.join(CASES)}")
