@@ -1,4 +1,5 @@
-"""vLLM's own tests of the installed version, what they import beside vLLM, and the models they name, offline.
+"""vLLM's own tests of the installed version or of another one's wheel, what they import beside vLLM, and the models they
+name, offline.
 
 Everything lies in the user's cache, outside the repository, and is made once per version.
 """
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from e2e.local.real_model import engine_python, tiny_model
+from tests.connector.compat_wheel import VERSIONS, unpack
 
 _ROOT = Path(__file__).parents[2]
 _REQUIREMENTS = _ROOT / "requirements" / "upstream-test.txt"
 _DOWNLOAD_SECONDS = 900
 _REVISION = "0" * 40
+NEWEST = VERSIONS[-1]
 # What markers the tests use; vLLM keeps the list in a file that the tests are run without.
 _PYTEST_INI = """[pytest]
 markers =
@@ -87,26 +90,33 @@ tokenizer.save(sys.argv[2])
 
 @dataclass(frozen=True)
 class Sources:
-    """Where vLLM's tests of ``version`` are (``folder`` holds ``tests``), and what they need."""
+    """Where vLLM's tests of ``version`` are (``folder`` holds ``tests``), and what they need.
+
+    ``before`` are the folders that Python looks into before its own packages: none for the installed version.
+    """
 
     python: str
     version: str
     folder: Path
     packages: Path
     hub: Path
+    before: tuple[str, ...] = ()
 
 
-def prepare() -> Sources:
+def prepare(wheel: str = "") -> Sources:
     """Return the tests of the vLLM that KVSERVING_ENGINE_PYTHON has; download what this machine does not have yet.
 
-    Raises ``NoEngine`` without such an interpreter, and RuntimeError with pip's last words where the source of that
-    version cannot be had.
+    ``wheel``: another version, whose wheel's Python files are imported in place of the installed ones. Its compiled
+    modules are missing, so tests that compute are not for it. Raises ``NoEngine`` without such an interpreter, and
+    RuntimeError with pip's last words where the source of that version cannot be had.
     """
     python = engine_python()
     cache = os.environ.get("XDG_CACHE_HOME")
-    home = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "upstream"
+    kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
+    home, before = kept / "upstream", _before(wheel, kept) if wheel else ()
     asked = [python, "-c", "import importlib.metadata as m, vllm; print(vllm.__version__)"]
-    version = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[-1].partition("+")[0]
+    installed = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[-1].partition("+")[0]
+    version = wheel or installed
     folder = home / version
     if not (folder / "tests").is_dir():
         _download(version, folder)
@@ -115,7 +125,17 @@ def prepare() -> Sources:
     _install(python, packages)
     hub = home / "hub"
     _fill_hub(python, hub)
-    return Sources(python, version, folder, packages, hub)
+    return Sources(python, version, folder, packages, hub, before)
+
+
+def _before(wheel: str, kept: Path) -> tuple[str, ...]:
+    """Return the folder of a wheel's files, behind one that calls it a build for CPUs: vLLM takes that from its name."""
+    found = unpack(kept / "wheels", wheel, sys.executable)
+    named = kept / "upstream" / f"{wheel}-cpu"
+    about = named / f"vllm-{wheel}+cpu.dist-info"
+    about.mkdir(parents=True, exist_ok=True)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {wheel}+cpu\n")
+    return str(named), str(found)
 
 
 def _download(version: str, folder: Path) -> None:

@@ -35,6 +35,22 @@ def test_vllms_scheduler_tests_hold_for_ours(upstream: Upstream) -> None:
     assert sum(outcome.made.values()) >= 100
 
 
+def test_the_newest_vllms_scheduler_tests_hold_for_ours(newest: Upstream) -> None:
+    outcome = newest(SCHEDULER_TESTS, options=(f"--swap={THEIRS}={OURS}",), seconds=900)
+    assert outcome.reasons == ()
+    assert outcome.passed >= 440
+    assert sum(outcome.made.values()) >= 130
+
+
+def test_the_newest_vllms_tests_of_loads_within_a_step_notice_a_class_that_loads_nothing(
+    newest: Upstream, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_offload.py").write_text(BROKEN)
+    options = (f"--swap={THEIRS}=broken_offload:Connector", "-k=loads_synchronously")
+    outcome = newest(SCHEDULER_TESTS, options=options, path=(str(tmp_path),))
+    assert outcome.failed >= 2
+
+
 def test_vllms_scheduler_tests_notice_a_class_that_loads_nothing(upstream: Upstream, tmp_path: Path) -> None:
     (tmp_path / "broken_offload.py").write_text(BROKEN)
     options = (f"--swap={THEIRS}=broken_offload:Connector", "-k=preempt or concurrent or abort")
