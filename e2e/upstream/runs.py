@@ -53,14 +53,8 @@ def run_tests(
     command = [sources.python, "-m", "pytest", target, "-q", "-ra", "-p", "no:cacheprovider", "-p", "swap"]
     command += [f"--timeout={_TEST_SECONDS}", f"--junitxml={results}", f"--swap-report={report}", *options]
     here = Path(__file__).parent
-    places = [
-        *path,
-        *sources.before,
-        str(here),
-        str(here / "stubs"),
-        str(_ROOT / "connector" / "src"),
-        str(sources.packages),
-    ]
+    ours = [str(here), str(here / "stubs"), str(_ROOT / "connector" / "src")]
+    places = [*path, *sources.before, *ours, str(sources.packages)]
     with log.open("w") as out:
         process = subprocess.Popen(
             command,

@@ -1,5 +1,4 @@
-"""vLLM's own tests of the installed version or of another one's wheel, what they import beside vLLM, and the models they
-name, offline.
+"""vLLM's own tests of the installed version, or of a wheel's, what they import beside vLLM, and the models they name.
 
 Everything lies in the user's cache, outside the repository, and is made once per version.
 """
@@ -129,7 +128,7 @@ def prepare(wheel: str = "") -> Sources:
 
 
 def _before(wheel: str, kept: Path) -> tuple[str, ...]:
-    """Return the folder of a wheel's files, behind one that calls it a build for CPUs: vLLM takes that from its name."""
+    """Return the folder of a wheel's files, behind one that calls it a build for CPUs: vLLM goes by its version."""
     found = unpack(kept / "wheels", wheel, sys.executable)
     named = kept / "upstream" / f"{wheel}-cpu"
     about = named / f"vllm-{wheel}+cpu.dist-info"
