@@ -17,7 +17,7 @@ import pytest
 from kvserving_operator import cli
 from kvserving_operator.doctor import gather_devices, gather_environment, gather_machine
 from kvserving_operator.doctor.facts_machine import Device, Driver, Link, Topology
-from kvserving_operator.local import hub, procfs, waiting
+from kvserving_operator.local import hub, processor, procfs, waiting
 from kvserving_operator.local.errors import EnvironmentFault
 from kvserving_operator.local.state import PodState, ServiceDir, State
 
@@ -216,9 +216,9 @@ def test_the_bounds_of_a_container_count_beside_those_of_the_shell(tmp_path: Pat
 
 def test_instructions_are_those_of_the_processor(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu sse2 avx2\nbugs\t: spectre\n"})
-    assert gather_machine.instructions(tmp_path) == frozenset({"fpu", "sse2", "avx2"})
+    assert processor.instructions(tmp_path) == frozenset({"fpu", "sse2", "avx2"})
     tree(tmp_path, {"proc/cpuinfo": "processor\t: 0\nFeatures\t: fp asimd\n"})
-    assert gather_machine.instructions(tmp_path) is None
+    assert processor.instructions(tmp_path) is None
 
 
 def test_a_folder_for_state_is_one_that_could_be_made_and_nothing_is_made(tmp_path: Path) -> None:

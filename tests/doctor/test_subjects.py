@@ -78,8 +78,8 @@ def test_a_context_that_is_not_there_is_answered_with_those_that_are(
     ("arguments", "said"),
     [
         (("--site", "local"), "--site is for calls with an object"),
-        (("--only", "findings"), "--only is for calls with an object"),
-        (("--cluster", "--only", "settings"), "--only is for calls with an object"),
+        (("--only", "settings"), "--only settings is for calls with an object"),
+        (("--cluster", "--only", "settings"), "--only settings is for calls with an object"),
         (("--machine", "--site", "cluster"), "--site is for calls with an object"),
         (("qwen", "--site", "local"), "a NAME runs where it is"),
         (("qwen.yaml", "--engine-python", "/p"), "--engine-python and --router-python are for what this machine has"),
@@ -93,6 +93,11 @@ def test_an_option_that_would_do_nothing_is_wrong_usage(
 ) -> None:
     assert cli.run(("doctor", *arguments)) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_machine_has_findings_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(("doctor", "--machine", "--only", "findings", "-o", "json")) in (0, 1)
+    assert json.loads(capsys.readouterr().out)["findings"]
 
 
 def test_a_service_on_this_machine_has_no_settings_to_show(

@@ -25,6 +25,8 @@ class Reason(StrEnum):
     """A setting whose behaviour may change."""
     NOT_IN_THIS_RELEASE = "NotInThisRelease"
     """A setting that is accepted but does nothing yet."""
+    NOT_ON_ONE_MACHINE = "NotOnOneMachine"
+    """Settings for a cluster, which do nothing where `kvserving up` runs the service on one machine."""
     ROUTER_OPEN = "RouterOpen"
     """The router does not check the key of its clients."""
     POLICY_WITHOUT_EFFECT = "PolicyWithoutEffect"

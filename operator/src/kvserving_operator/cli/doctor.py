@@ -63,8 +63,8 @@ def command(
     pythons = engine_python is not None or router_python is not None
     if subject is None:
         on_cluster = whole if whole is not None else not own or in_cluster
-        if site is not None or only is not None:
-            named = "--site" if site is not None else "--only"
+        if site is not None or only == "settings":
+            named = "--site" if site is not None else "--only settings"
             raise click.UsageError(f"{named} is for calls with an object: name a FILE or NAME, or leave it out", ctx)
         if on_cluster:
             if pythons:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..api.v1alpha1 import Role
-from ..local import client, preflight, shared_memory, stores
+from ..local import client, preflight, processor, shared_memory, stores
 from ..local.addresses import can_bind
 from ..local.hub import reach
 from ..local.state import LOST, DamagedState, State, root, services
@@ -69,7 +69,7 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
         limits=limits(gather_devices.ROOT) if linux else Limits(),
         driver=driver,
         topology=topology,
-        instructions=instructions(gather_devices.ROOT),
+        instructions=processor.instructions(gather_devices.ROOT),
         verbs=gather_devices.verbs(),
         kernel=_kernel(platform.release()) if linux else None,
         state_problem=state_problem,
@@ -111,12 +111,6 @@ def limits(folder: Path) -> Limits:
         tasks=min(bounds, default=None),
         overcommit=int(mode) if mode.isdecimal() else 0,
     )
-
-
-def instructions(folder: Path) -> frozenset[str] | None:
-    """Names of the instructions that x86 processors list in ``/proc/cpuinfo``; ``None`` for others."""
-    found = re.search(r"^flags\s*:(.*)$", _text(folder / "proc/cpuinfo"), re.MULTILINE)
-    return frozenset(found[1].split()) if found else None
 
 
 def state_fault(folder: Path) -> str:

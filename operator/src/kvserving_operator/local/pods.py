@@ -88,10 +88,9 @@ class LocalPod:
         return value if value is None else expand(value, {})
 
 
-def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tuple[list[LocalPod], list[str]]:
+def of_objects(objects: Sequence[Manifest]) -> tuple[list[LocalPod], list[str]]:
     """Pods of the plan's workloads in start order, and what is different from a cluster, in sentences.
 
-    ``routers_asked`` is whether the user set the number of routers: of a default no notice is given.
     Raises ``ManifestFault`` for a workload that one machine cannot run.
     """
     pods: list[LocalPod] = []
@@ -106,7 +105,7 @@ def of_objects(objects: Sequence[Manifest], *, routers_asked: bool = True) -> tu
                 f"{manifest['kind']} {metadata.get('name')} ({role}) does not run on one machine: the executor runs"
                 " engines on one node, a router and a store. Leave out nodes above 1"
             )
-        pods += _copies(manifest, str(role), notices, routers_asked)
+        pods += _copies(manifest, str(role), notices)
     return sorted(pods, key=lambda pod: START_ORDER.index(pod.role)), notices
 
 
@@ -130,14 +129,10 @@ def config_maps(objects: Sequence[Manifest]) -> dict[str, dict[str, str]]:
     return {str(m["metadata"]["name"]): dict(m.get("data") or {}) for m in objects if m["kind"] == "ConfigMap"}
 
 
-def _copies(manifest: Manifest, role: str, notices: list[str], routers_asked: bool) -> list[LocalPod]:
+def _copies(manifest: Manifest, role: str, notices: list[str]) -> list[LocalPod]:
     spec = manifest["spec"]
     template = spec["template"]
-    number = _number(manifest)
-    if role == "router" and number > 1:
-        if routers_asked:
-            notices.append(f"spec.router.replicas is {number}: on one machine one router runs")
-        number = 1
+    number = min(1, _number(manifest)) if role == "router" else _number(manifest)
     containers = template["spec"]["containers"]
     main = [c for c in containers if c["name"] in MAIN_CONTAINERS]
     if len(main) != 1:

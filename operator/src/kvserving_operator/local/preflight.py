@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import connectors
-from . import gpus, hub, listening, model_config, stores
+from . import gpus, hub, listening, model_config, processor, stores
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
 from .logfile import LIMIT
@@ -46,6 +46,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_hub(pods),
         *filter(None, [listening.fault(*run.listen, directory.base)]),
         *_gpus(pods),
+        *processor.faults(pods, processor.instructions()),
         *memory(run, pods, available_memory()),
         *disk(pods, directory.base, _free_disk(directory.base)),
     ]

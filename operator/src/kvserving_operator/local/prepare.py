@@ -63,7 +63,6 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         spec_digest=digest(serving),
         weights_bytes=model_weights.weights_bytes(model_config.folder_of(model.uri, model.revision)),
         api_key_secret=serving.spec.router.api_key_secret_ref,
-        routers_asked="replicas" in serving.spec.router.model_fields_set,
     )
     tell("checking this machine")
     pods = run.pods()[0]

@@ -18,7 +18,7 @@ class Run:
     ``generated_secrets`` maps Secret to key to the number of random bytes. ``connector`` is
     the folder of the connector package to put on the engines' path, None where their
     environment has it. ``timeout`` bounds the time until the service is ready; None leaves
-    it to the startup probes. ``routers_asked`` is whether the object sets spec.router.replicas.
+    it to the startup probes.
     """
 
     name: str
@@ -35,7 +35,6 @@ class Run:
     spec_digest: str = ""
     weights_bytes: int = 0
     api_key_secret: str | None = None
-    routers_asked: bool = True
     first_pause: float = field(default=1.0)
     """First pause before a restart; it doubles up to a minute."""
 
@@ -58,7 +57,7 @@ class Run:
 
     def pods(self) -> tuple[list[LocalPod], tuple[str, ...]]:
         """The pods to run, and every notice for the user."""
-        found, different = pods.of_objects(self.objects, routers_asked=self.routers_asked)
+        found, different = pods.of_objects(self.objects)
         return found, (*self.notices, *different)
 
     @property

@@ -15,7 +15,10 @@ from .types import Notice
 
 def notices(ctx: Context) -> tuple[Notice, ...]:
     """Every notice of a plan, in a fixed order."""
-    return (*_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_network(ctx), *_later(ctx))
+    return (
+        *_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_network(ctx), *_later(ctx),
+        *_one_machine(ctx),
+    )  # fmt: skip
 
 
 def _engine(ctx: Context) -> list[Notice]:
@@ -136,11 +139,28 @@ def _later(ctx: Context) -> list[Notice]:
         found.append(_not_yet("spec.router.gateway.inferencePool", "an InferencePool is not created yet"))
     if spec.scheduling.gang != "none":
         found.append(_gang(ctx))
-    for role in ctx.roles:
-        if ctx.site.local and ctx.role(role).autoscaling is not None:
-            message = "nothing scales on the local site: the fewest replicas run"
-            found.append(_not_yet(f"spec.{role}.autoscaling", message))
     return found
+
+
+def _one_machine(ctx: Context) -> list[Notice]:
+    """What is set and does nothing on one machine; what an object says of its cluster alone is no mistake there."""
+    if not ctx.site.local:
+        return []
+    router, found = ctx.spec.router, []
+    for role in ctx.roles:
+        if ctx.role(role).autoscaling is not None:
+            found.append((f"spec.{role}.autoscaling", "nothing scales there: the fewest replicas run"))
+    if ctx.disaggregated and ctx.spec.transfer.rdma.mode == "required":
+        found.append(("spec.transfer.rdma.mode", "required: engines reach each other by memory, NVLinks and TCP"))
+    if "replicas" in router.model_fields_set and router.replicas > 1:
+        found.append(("spec.router.replicas", f"{router.replicas}: one router runs there"))
+    if router.service.type != "ClusterIP":
+        found.append(("spec.router.service.type", f"{router.service.type}: the router listens where --listen says"))
+    if router.gateway is not None:
+        found.append(("spec.router.gateway", "there is no gateway: the router is reached at its address"))
+    if ctx.spec.scheduling.colocate is not None:
+        found.append(("spec.scheduling.colocate", "all engines are on this machine"))
+    return [Notice(Reason.NOT_ON_ONE_MACHINE, path, f"for a cluster: {message}.") for path, message in found]
 
 
 def _gang(ctx: Context) -> Notice:

@@ -72,6 +72,11 @@ _NOTICES: dict[Reason, tuple[Severity, str, str]] = {
         "the bucket grows without end",
         "give the bucket a lifecycle rule that removes old objects",
     ),
+    Reason.NOT_ON_ONE_MACHINE: (
+        Severity.INFO,
+        "`kvserving up` runs without it",
+        "keep it where the same object is applied to a cluster, or leave it out",
+    ),
     Reason.EXPERIMENTAL: (Severity.WARNING, "it may fail in ways that no test of ours has seen", _COMPARE),
 }
 _WITHOUT_EFFECT = (
