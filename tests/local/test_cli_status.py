@@ -124,6 +124,9 @@ def test_a_process_that_has_just_gone_is_told_as_ended_before_its_supervisor_wri
     lines = said(capsys, "svc").splitlines()
     assert lines[0].startswith("svc  Degraded  ")
     assert "  not ready: svc-decode-0" in lines
+    loading = pod("decode", **gone, ready=False, phase="Loading", notable="Application startup complete")
+    written(directory, READY, pod("prefill", start_time=own), loading, pod("router", start_time=own))
+    assert "  not ready: svc-decode-0" in said(capsys, "svc").splitlines()
     late = pod("decode", start_time=own, ready=False, phase="NotReady", notable="no answer within 5 s")
     written(directory, READY, pod("prefill", start_time=own), late, pod("router", start_time=own))
     assert "  not ready: svc-decode-0 (no answer within 5 s)" in said(capsys, "svc").splitlines()

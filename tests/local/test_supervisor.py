@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from kvserving_operator.cli.view import pod_line
 from kvserving_operator.local import client, procfs, proof, watch
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.state import ServiceDir, State
@@ -146,42 +145,6 @@ def test_an_engine_that_keeps_failing_before_it_is_ready_fails_up_with_its_last_
     assert state.phase == "Failed"
     assert state.message == message
     assert not directory.secrets.exists()
-
-
-def test_an_engine_that_refuses_its_arguments_fails_up_at_once_with_the_cause_first(directory: ServiceDir) -> None:
-    async def go() -> tuple[str, State]:
-        run = run_of(deployment("prefill", "--exit-code=many"), deployment("decode"))
-        async with Service(run, directory) as service:
-            with pytest.raises(LocalError) as error:
-                await service.until(ready)
-        return str(error.value), service.states[-1]
-
-    message, state = asyncio.run(go())
-    cause = "argument --exit-code: invalid int value: 'many'"
-    assert message.startswith(
-        f"svc-prefill-0 refuses its arguments: {cause} (exit status 2). Correct spec.engine.args or spec.prefill.args."
-    )
-    assert f"  | stand_in.py: error: {cause}\n" in message
-    assert "usage:" not in message
-    assert "[--" not in message
-    assert (pod(state, "prefill").restarts, pod(state, "prefill").last_exit) == (0, f"exit status 2: {cause}")
-    assert "usage: stand_in.py" in (directory.logs / "svc-prefill-0.log").read_text()
-
-
-def test_exit_status_2_without_a_word_on_arguments_is_restarted_and_its_cause_is_told(directory: ServiceDir) -> None:
-    async def go() -> tuple[str, list[State]]:
-        words = "--last-words=error: no device at 'tcp://me:hunter22@there'"
-        run = run_of(deployment("prefill", "--exit-after", "0", "--exit-code", "2", words), deployment("decode"))
-        async with Service(run, directory) as service:
-            with pytest.raises(LocalError) as error:
-                await service.until(ready)
-        return str(error.value), service.states
-
-    message, states = asyncio.run(go())
-    cause = "exit status 2: no device at 'tcp://***@there'"
-    assert f"svc-prefill-0 ended 3 times before it was ready: {cause}. Its last lines:" in message
-    lines = [pod_line(p) for state in states for p in state.pods if p.phase == "Restarting"]
-    assert any(f"svc-prefill-0: Restarting, Loading weights took 0.1 seconds, after {cause}" in line for line in lines)
 
 
 def test_an_engine_that_takes_longer_than_its_startup_probe_allows_fails_up(directory: ServiceDir) -> None:

@@ -99,11 +99,11 @@ def test_what_a_supervisor_says_of_itself_is_told_once_and_when_it_is_over(capsy
 
 def test_why_a_pod_is_started_again_stands_in_the_line_and_in_the_table() -> None:
     cause = "exit status 1: no device"
-    hurt = PodState("svc-decode-0", "decode", "127.1.2.3", 8000, phase="Restarting", notable="Warming", last_exit=cause)
-    assert pod_line(hurt) == f"svc-decode-0: Restarting, Warming, after {cause}"
+    hurt = PodState("svc-decode-0", "decode", "127.1.2.3", 8000, phase="Restarting", notable="OSError", last_exit=cause)
+    assert pod_line(hurt) == f"svc-decode-0: Restarting, OSError, after {cause}"
     view = LiveView("svc")
     view._state = state(STARTING, hurt, replace(hurt, phase="Loading", notable=""))
-    assert list(view._table().columns[-1].cells) == [f"Warming, after {cause}", f"last exit: {cause}"]
+    assert list(view._table().columns[-1].cells) == [f"OSError, after {cause}", f"last exit: {cause}"]
 
 
 def test_a_service_that_is_up_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

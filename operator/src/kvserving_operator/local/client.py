@@ -107,7 +107,7 @@ def as_now(state: State) -> State:
         pods = tuple(_measured(_ended_since(pod, "Ended")) for pod in state.pods)
         phase = DEGRADED if state.phase == READY and any(not pod.ready for pod in pods) else state.phase
         return replace(state, phase=phase, pods=pods)
-    pods = tuple(replace(pod, ready=False, phase="Lost", pid=None, memory=0) for pod in state.pods)
+    pods = tuple(replace(pod, ready=False, phase="Lost", notable="", pid=None, memory=0) for pod in state.pods)
     message = f"its supervisor was killed; `kvserving down {state.name}` clears up what it left"
     return replace(state, phase=LOST, pods=pods, message=message)
 
@@ -165,7 +165,8 @@ def _ended_since(pod: PodState, phase: str) -> PodState:
     """``pod`` in ``phase`` where its process has gone since its supervisor wrote of it, which takes some moments."""
     if pod.pid is None or pod.start_time is None or procfs.is_running(pod.pid, pod.start_time):
         return pod
-    return replace(pod, ready=False, phase=phase, pid=None, start_time=None, memory=0, ended=time.time())
+    now = time.time()
+    return replace(pod, ready=False, phase=phase, notable="", pid=None, start_time=None, memory=0, ended=now)
 
 
 def _measured(pod: PodState) -> PodState:

@@ -13,7 +13,7 @@ import aiohttp
 
 from .container import ProcessSpec
 from .errors import LocalError
-from .logfile import LogFile
+from .logfile import LogFile, raised
 from .pods import LocalPod
 from .probes import Probe, is_silence
 from .process import Managed, describe_exit
@@ -94,6 +94,8 @@ class PodRunner:
         self._ever_ready = False
         self._unready = ""
         """How its readiness probe failed last, as long as it is not ready."""
+        self._raised = ""
+        """The exception that its last process ended with, where it ended by itself."""
         self._drained = False
         self._started = False
         self._stop = asyncio.Event()
@@ -124,9 +126,8 @@ class PodRunner:
 
     @property
     def _notable(self) -> str:
-        if self._phase in (LOADING, WAITING):
-            return self.log.notable
-        return self._unready if self._phase == RUNNING else ""
+        notes = {LOADING: self.log.notable, RUNNING: self._unready, WAITING: self._raised}
+        return notes.get(self._phase, "")
 
     def measure(self) -> None:
         """Read the memory of the pod's processes."""
@@ -164,6 +165,7 @@ class PodRunner:
                     failures = 1 if time.monotonic() - started >= self._policy.longest else failures + 1
                     by_itself = bool(self.exit_code) and reason == describe_exit(self.exit_code or 0)
                     fault = self.log.fault if by_itself else ""
+                    self._raised = raised(self.log.notable) if by_itself and (self.exit_code or 0) > 0 else ""
                     refused = by_itself and self.exit_code == WRONG_USAGE and self.log.wrong_usage
                     if refused:
                         self.log.drop_usage()
