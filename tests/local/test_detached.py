@@ -18,7 +18,7 @@ from kvserving_operator.local import client, procfs, waiting
 from kvserving_operator.local.errors import EnvironmentFault, LocalError
 from kvserving_operator.local.leftovers import end_leftovers
 from kvserving_operator.local.run import Run
-from kvserving_operator.local.state import ServiceDir, State
+from kvserving_operator.local.state import FAILED, STOPPING, ServiceDir, State
 
 from .support import NAME, ROOT, deployment, nothing_left, pod, run_of
 
@@ -144,6 +144,44 @@ def test_a_second_up_of_the_name_is_refused_and_says_how_to_stop_the_first(direc
         client.claim(NAME, "abc", directory)
     with pytest.raises(EnvironmentFault, match=r"another version of the object\. Stop it with `kvserving down svc`"):
         client.claim(NAME, "def", directory)
+
+
+@pytest.mark.usefixtures("stopped_after")
+@pytest.mark.parametrize("digest", ["abc", "def"])
+def test_an_up_while_the_service_stops_is_told_to_come_again_when_down_has_ended(
+    directory: ServiceDir, digest: str
+) -> None:
+    state = start(small("--ignore-sigterm"), directory)
+    refused: list[str] = []
+
+    def bring_up(now: State) -> None:
+        written = directory.read()
+        if refused or written is None or written.phase != STOPPING:
+            return
+        with pytest.raises(EnvironmentFault) as refusal:
+            client.claim(NAME, digest, directory)
+        refused.append(str(refusal.value))
+        raise KeyboardInterrupt  # the first engine does not heed what asks it to stop
+
+    assert client.stop(directory, bring_up)
+    assert refused == [
+        f"svc is being stopped: process {state.supervisor['pid']} ends what still runs. Bring it up again when that is"
+        " done and `kvserving down svc` has ended; `kvserving status svc` shows what is left, another"
+        " `kvserving down svc` makes it hurry"
+    ]
+
+
+def test_an_up_while_a_start_that_failed_is_cleared_up_is_not_told_that_the_service_runs(directory: ServiceDir) -> None:
+    lock = directory.lock()
+    assert lock is not None
+    supervisor = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+    directory.create()
+    directory.write(replace(start_state(directory, 0, 0, 0, 0), phase=FAILED, supervisor=supervisor))
+    try:
+        with pytest.raises(EnvironmentFault, match=r"^svc is just being started or stopped"):
+            client.claim(NAME, "", directory)
+    finally:
+        os.close(lock)
 
 
 def test_a_start_that_fails_tells_the_starter_why_and_leaves_nothing(directory: ServiceDir) -> None:

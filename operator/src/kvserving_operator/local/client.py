@@ -27,7 +27,7 @@ def claim(name: str, digest: str, directory: ServiceDir) -> int:
     """Take the lock of a service's name; the descriptor that holds it.
 
     ``digest`` is that of the object that is to run. Raises ``EnvironmentFault`` with the way
-    out when a service of that name runs already, also when it runs the same object.
+    out when a service of that name runs already, or still, also when it runs the same object.
     """
     directory.create()
     descriptor = directory.lock()
@@ -37,8 +37,14 @@ def claim(name: str, digest: str, directory: ServiceDir) -> int:
 
 
 def _already_runs(name: str, digest: str, state: State | None) -> str:
-    if state is None or not state.supervised:
+    if state is None or not state.supervised or state.phase == FAILED:
         return BUSY.format(name=name)
+    if state.phase == STOPPING:
+        return (
+            f"{name} is being stopped: process {state.supervisor['pid']} ends what still runs. Bring it up again when"
+            f" that is done and `kvserving down {name}` has ended; `kvserving status {name}` shows what is left,"
+            f" another `kvserving down {name}` makes it hurry"
+        )
     same = (
         "It runs this same object, so there is nothing to bring up; `kvserving status` shows it."
         if state.spec_digest == digest
