@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-from kvserving_operator.local.state import ServiceDir
+from kvserving_operator import cli
+from kvserving_operator.local import procfs, runlogs
+from kvserving_operator.local.state import STARTING, PodState, ServiceDir, State
 
 from .machine import Machine
 
@@ -26,6 +28,7 @@ def test_logs_follow_what_is_written(machine: Machine, option: str, inherited: s
         machine.command("logs", "svc", option, "--tail", "1"),
         env=machine.env,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, inherited),
     )
@@ -44,8 +47,17 @@ def test_logs_follow_what_is_written(machine: Machine, option: str, inherited: s
         log.replace(folder / "svc-decode-0.log.1")
         log.write_text("turned over\n")
         assert process.stdout.readline() == "turned over\n"
+        with log.open("a") as file:
+            file.write("cut")
+        runlogs.begin(folder)
+        log.write_text("of the next run\n")
+        assert process.stdout.readline() == "cut\n"
+        assert process.stdout.readline() == "of the next run\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
+        assert process.stderr is not None
+        told = process.stderr.read().splitlines()
+        assert told[1] == "svc-decode-0 was started anew: what follows is of the new run"
     finally:
         process.kill()
         process.communicate()
@@ -91,6 +103,59 @@ def test_logs_in_which_nothing_stands_yet_are_said_to_be_empty(machine: Machine)
     some = machine("logs", "svc")
     assert some.stdout == "svc-decode-0 | line\n"
     assert "nothing" not in some.stderr + machine("logs", "svc", "prefill", "--tail", "0").stderr
+
+
+@pytest.mark.parametrize("options", [(), ("--detach",)], ids=["foreground", "detached"])
+def test_of_a_run_that_has_begun_no_line_of_an_earlier_one_is_shown(machine: Machine, options: tuple[str, ...]) -> None:
+    folder = machine.folder / "state/svc/logs"
+    folder.mkdir(parents=True)
+    for name in ("svc-decode-0.log", "svc-decode-0.log.1", "svc-decode-7.log", "supervisor.log"):
+        (folder / name).write_text("old\n" * 100)
+    up = subprocess.Popen(
+        machine.up(machine.file("--never-healthy"), *options), env=machine.env, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert up.stderr is not None
+        assert any("svc-decode-0: Loading, Loading weights" in line for line in up.stderr)
+        shown = machine("logs", "svc", "--tail", "30")
+        assert "old" not in shown.stdout
+        assert "svc-decode-0 | Loading weights took 0.1 seconds\n" in shown.stdout
+        assert "earlier" not in shown.stderr
+        assert "svc-decode-7" not in shown.stdout
+        assert (folder / "svc-decode-0.log.earlier").read_text() == "old\n" * 100
+    finally:
+        up.send_signal(signal.SIGINT)
+        up.communicate()
+
+
+def test_logs_of_an_earlier_run_are_said_to_be_that_until_the_next_one_begins(
+    directory: ServiceDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory.create()
+    for key in ("svc-decode-0", "supervisor"):
+        (directory.logs / f"{key}.log").write_text("old\n")
+    lock = directory.lock()
+    assert lock is not None
+    told = "svc is just being started or stopped by another command"
+    try:
+        assert cli.run(["logs", "svc", "decode"]) == 0
+        out, err = capsys.readouterr()
+        assert out == "old\n"
+        assert err.startswith(f"{told}: this is of an earlier run, whose last line is of 20")
+        runlogs.begin(directory.logs)
+        directory.supervisor_log.touch()
+        for role in ((), ("decode",), ("supervisor",)):
+            assert cli.run(["logs", "svc", *role]) == 1
+            assert capsys.readouterr() == ("", f"error: {told}; try again when it is done\n")
+        me = {"pid": os.getpid(), "start_time": procfs.start_time(os.getpid())}
+        pods = (PodState("svc-decode-0", "decode", "127.1.2.3", 8000),)
+        directory.write(State("svc", "r", STARTING, {"url": None}, "python", "tiny", pods, me))
+        assert cli.run(["logs", "svc", "decode"]) == 1
+        assert capsys.readouterr() == ("", f"error: {told}; try again when it is done\n")
+        assert cli.run(["logs", "svc"]) == 0
+        assert capsys.readouterr().err.startswith("nothing is written yet by supervisor")
+    finally:
+        os.close(lock)
 
 
 def test_stopping_what_is_stopped_is_no_error(machine: Machine) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvserving_operator.local.follow import tail
 from kvserving_operator.local.logfile import LogFile
 
 HEADER = "Traceback (most recent call last):"
@@ -48,6 +49,25 @@ def test_of_a_former_process_nothing_is_told_once_the_next_one_starts(tmp_path: 
     log.write(b"Loading weights took 3 s\n")
     log.close()
     assert (log.notable, log.tail(9)) == ("Loading weights took 3 s", ["Loading weights took 3 s"])
+
+
+def test_the_last_lines_go_back_over_the_limit_of_a_file_and_not_into_an_earlier_run(tmp_path: Path) -> None:
+    for run in ("earlier", "present"):
+        log = LogFile(tmp_path / "pod.log", limit=40)
+        for number in range(8):
+            log.write(f"{run} {number}\n".encode())
+        log.close()
+
+    def last(lines: int) -> list[str]:
+        return [line for _, line in tail({"pod": tmp_path / "pod.log"}, lines)]
+
+    assert last(50) == [f"present {number}" for number in range(8)]
+    assert last(6) == [f"present {number}" for number in range(2, 8)]
+    assert last(1) == ["present 7"]
+    assert last(0) == []
+    log = LogFile(tmp_path / "pod.log")
+    assert last(50) == []
+    log.close()
 
 
 def test_a_line_that_a_process_left_unfinished_is_its_last_one_and_no_part_of_the_next(tmp_path: Path) -> None:

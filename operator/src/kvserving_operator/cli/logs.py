@@ -6,6 +6,7 @@ import click
 
 from .bounded import Count
 
+_BEGUN = "{key} was started anew: what follows is of the new run"
 _OWN_TERMINAL = "; a supervisor in the foreground tells its terminal"
 
 
@@ -28,22 +29,25 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
 
     from ..local import follow as following
     from ..local.ages import moment
-    from ..local.client import BUSY
+    from ..local.client import BUSY, UNDER_WAY
     from ..local.errors import UP, LocalError, there_are
     from ..local.state import ServiceDir, logged
     from ..plan import labels
     from .names import service_name
 
     name = service_name(service)
-    logs = {path.stem: path for path in sorted(ServiceDir(name).logs.glob("*.log"))}
-    if not logs and ServiceDir(name).taken:
+    directory = ServiceDir(name)
+    taken, state = directory.taken, directory.read()
+    runs = state is not None and state.supervised
+    logs = {path.stem: path for path in sorted(directory.logs.glob("*.log"))}
+    pods = [key for key in logs if key.startswith(f"{name}-")]
+    chosen = {key: path for key, path in logs.items() if pod is None or pod == key or key.startswith(f"{name}-{pod}-")}
+    if taken and not pods and not (runs and chosen):
         raise LocalError(BUSY.format(name=name))
     if not logs:
         cluster = f"of one in a cluster: `kubectl logs -n NAMESPACE -l {labels.NAME}={name} --prefix`"
         raise LocalError(f"no logs of a service {name} on this machine; {there_are(logged())}; {UP}; {cluster}")
-    chosen = {key: path for key, path in logs.items() if pod is None or pod == key or key.startswith(f"{name}-{pod}-")}
     if not chosen:
-        pods = [key for key in logs if key.startswith(f"{name}-")]
         roles = dict.fromkeys(key.removeprefix(f"{name}-").rpartition("-")[0] for key in pods)
         there = [("role", tuple(roles)), ("pod", pods), ("other", [key for key in logs if key not in pods])]
         raise LocalError(
@@ -51,10 +55,10 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
             + "; ".join(f"{what} {', '.join(names)}" for what, names in there if names)
             + _OWN_TERMINAL * (pod == "supervisor")
         )
-    state = ServiceDir(name).read()
-    if state is None or not state.supervised:
+    if not runs:
+        why = UNDER_WAY.format(name=name) if taken else f"{name} does not run"
         last = moment(max(path.stat().st_mtime for path in chosen.values()), time.time())
-        click.echo(f"{name} does not run: this is of an earlier run, whose last line is of {last}", err=True)
+        click.echo(f"{why}: this is of an earlier run, whose last line is of {last}", err=True)
     if follow:
         # Background jobs of a shell inherit SIGINT as ignored; Python then installs no handler, and nothing ends us.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,6 +70,6 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
     if silent:
         click.echo(f"nothing is written yet by {', '.join(chosen)}{_OWN_TERMINAL * ('supervisor' in chosen)}", err=True)
     if follow:
-        for key, line in following.follow(chosen):
+        for key, line in following.follow(chosen, lambda key: click.echo(_BEGUN.format(key=key), err=True)):
             click.echo(f"{key} | {line}" if several else line)
     return 0

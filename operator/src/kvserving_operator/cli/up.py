@@ -113,11 +113,13 @@ def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
     import asyncio
     import signal
 
+    from ..local import runlogs
     from ..local.supervisor import Supervisor
     from ..local.verifier import verify
     from . import INTERRUPTED
     from .summary import stopped
 
+    runlogs.begin(directory.logs)
     supervisor = Supervisor(run, directory, verify, view.update)
     try:
         asyncio.run(supervisor.run())

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from . import module, procfs, waiting
+from . import module, procfs, runlogs, waiting
 from .errors import UP, EnvironmentFault, LocalError, NoSuchService, there_are
 from .leftovers import end_leftovers
 from .run import Run
@@ -20,7 +20,8 @@ SILENT_SECONDS = 15.0
 """A supervisor that runs writes its state every few seconds."""
 _LEAST_BYTES = 64 * 2**10
 """Room for a state and what lies beside it while it is written."""
-BUSY = "{name} is just being started or stopped by another command; try again when it is done"
+UNDER_WAY = "{name} is just being started or stopped by another command"
+BUSY = UNDER_WAY + "; try again when it is done"
 
 
 def claim(name: str, digest: str, directory: ServiceDir) -> int:
@@ -63,6 +64,7 @@ def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callabl
     result; raises ``LocalError`` with the reason when the service failed. When this is
     interrupted the supervisor is told to stop, and has ended when the interrupt goes on.
     """
+    runlogs.begin(directory.logs)
     with open(directory.supervisor_log, "wb") as log:
         process = subprocess.Popen(  # noqa: S603
             module.command("kvserving_operator.local.detached", str(directory.base), str(lock)),

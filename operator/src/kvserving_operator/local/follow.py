@@ -5,37 +5,47 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+
+from .runlogs import earlier, older
 
 _IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80
 
 
 def tail(logs: Mapping[str, Path], lines: int) -> Iterator[tuple[str, str]]:
-    """Key and text of the last lines of each log, the older file included where the current one is short."""
+    """Key and text of the last lines of each log, the older file of its run included where the current one is short."""
     for key, path in logs.items():
-        text: list[str] = []
-        for part in (path.with_name(path.name + ".1"), path) if _turned_over(path) else (path,):
-            text += part.read_text(errors="replace").splitlines()
-        for line in text[len(text) - lines if lines < len(text) else 0 :] if lines else ():
+        text = _text(path).splitlines()
+        if len(text) < lines:
+            text = (_text(older(path)) + _text(path)).splitlines()
+        for line in text[-lines:] if lines else ():
             yield key, line
 
 
-def follow(logs: Mapping[str, Path]) -> Iterator[tuple[str, str]]:
-    """Key and text of each line that is appended, also after a log was turned over. Ends only by interruption."""
+def follow(logs: Mapping[str, Path], begun: Callable[[str], None]) -> Iterator[tuple[str, str]]:
+    """Key and text of each line that is appended, also after a log was turned over. Ends only by interruption.
+
+    ``begun`` gets the key of each log whose next lines are of a run that began since.
+    """
     readers = {key: _Reader(path) for key, path in logs.items()}
     with _Watch({path.parent for path in logs.values()}) as watch:
         while True:
             for key, reader in readers.items():
                 for line in reader.lines():
-                    yield key, line
+                    if line is None:
+                        begun(key)
+                    else:
+                        yield key, line
             watch.wait()
 
 
-def _turned_over(path: Path) -> bool:
-    older = path.with_name(path.name + ".1")
-    # An older file that ended before the current one began is of this run only when it is full.
-    return older.exists() and older.stat().st_size > path.stat().st_size and path.stat().st_size < 65536
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 class _Reader:
@@ -43,11 +53,15 @@ class _Reader:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("rb")
+        try:
+            self._file = path.open("rb")
+        except FileNotFoundError:  # the next run has just begun
+            self._file = earlier(path).open("rb")
         self._file.seek(0, os.SEEK_END)
         self._partial = b""
 
-    def lines(self) -> Iterator[str]:
+    def lines(self) -> Iterator[str | None]:
+        """What was appended since, and None before the first line of another run."""
         yield from self._rest()
         try:
             moved = os.stat(self._path).st_ino != os.fstat(self._file.fileno()).st_ino
@@ -55,9 +69,20 @@ class _Reader:
             return
         if moved:
             yield from self._rest()
+            if self._is_of_earlier_run:
+                if self._partial:
+                    yield self._partial.decode(errors="replace")
+                    self._partial = b""
+                yield None
             self._file.close()
             self._file = self._path.open("rb")
             yield from self._rest()
+
+    @property
+    def _is_of_earlier_run(self) -> bool:
+        with suppress(FileNotFoundError):
+            return os.path.samestat(os.fstat(self._file.fileno()), earlier(self._path).stat())
+        return False
 
     def _rest(self) -> Iterator[str]:
         *whole, self._partial = (self._partial + self._file.read()).split(b"\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..api.faults import printable
 from ..control.logs import redact
+from .runlogs import older, put_aside
 
 LIMIT = 16 * 2**20
 """Bytes of the current file; one older file of that size is kept."""
@@ -54,8 +55,7 @@ class LogFile:
     def __init__(self, path: Path, limit: int = LIMIT) -> None:
         self.path = path
         self._limit = limit
-        if path.exists():
-            path.replace(self._older)
+        put_aside(path)
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - lives as long as the pod
         self._size = 0
         self._partial = b""
@@ -63,10 +63,6 @@ class LogFile:
         self._why = ""
         self._lines: deque[str] = deque(maxlen=200)
         self.notable = ""
-
-    @property
-    def _older(self) -> Path:
-        return self.path.with_name(self.path.name + ".1")
 
     def write(self, data: bytes) -> None:
         """Append output; the file is turned over when it has reached its limit."""
@@ -87,7 +83,7 @@ class LogFile:
 
     def _turn_over(self) -> None:
         with suppress(FileNotFoundError):
-            self.path.replace(self._older)
+            self.path.replace(older(self.path))
         fresh = open(self.path, "ab", buffering=0)  # noqa: SIM115
         self._file.close()
         self._file = fresh
