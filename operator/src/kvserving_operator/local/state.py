@@ -156,7 +156,7 @@ class ServiceDir:
         """As ``read``, and nothing is put aside: raises ``DamagedState`` for a file that is no state."""
         try:
             return State.from_dict(json.loads(self.state_file.read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             raise DamagedState(self.name) from error
