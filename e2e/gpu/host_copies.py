@@ -118,8 +118,8 @@ def main() -> int:
     copies, chance = Copies(), random.Random(0)
     sizes = {"one batch, as vLLM": every(BLOCKS * LAYERS)}
     sizes |= {f"batches of {size}": every(size) for size in (256, 1024, 4096)} | {"growing batches, as ours": batches}
-    ways = {name: partial(copies.by_pages, sizes=of) for name, of in sizes.items()}
-    ways[f"rows of {ROWS} blocks, scattered"] = partial(copies.by_rows)
+    ways: dict[str, Callable[..., None]] = {name: partial(copies.by_pages, sizes=of) for name, of in sizes.items()}
+    ways[f"rows of {ROWS} blocks, scattered"] = copies.by_rows
     print("| way |" + "".join(f" {tokens:,} tokens, ms | GB/s | ms of the call |" for tokens in TOKENS))
     print("|---|" + "---|---|---|" * len(TOKENS))
     wrong = False

@@ -54,9 +54,9 @@ class Spread:
         by_run: dict[int, list[float]] = {}
         for one in rounds:
             by_run.setdefault(one["run"], []).append(one[state])
-        first, *others = by_run.values() or [[]]
-        medians = [statistics.median(of) for of in (first, *others)] if others else first
-        return cls(statistics.median(medians), min(medians), max(medians))
+        medians = [statistics.median(of) for of in by_run.values()]
+        spread = medians if len(by_run) != 1 else [one[state] for one in rounds]
+        return cls(statistics.median(medians), min(spread), max(spread))
 
     @property
     def noise(self) -> float:

@@ -113,9 +113,7 @@ def prepare(wheel: str = "") -> Sources:
     cache = os.environ.get("XDG_CACHE_HOME")
     kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
     home, before = kept / "upstream", _before(wheel, kept) if wheel else ()
-    asked = [python, "-c", "import importlib.metadata as m, vllm; print(vllm.__version__)"]
-    installed = subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[-1].partition("+")[0]
-    version = wheel or installed
+    version = wheel or _installed(python)
     folder = home / version
     if not (folder / "tests").is_dir():
         _download(version, folder)
@@ -125,6 +123,11 @@ def prepare(wheel: str = "") -> Sources:
     hub = home / "hub"
     _fill_hub(python, hub)
     return Sources(python, version, folder, packages, hub, before)
+
+
+def _installed(python: str) -> str:
+    asked = [python, "-c", "import vllm; print(vllm.__version__)"]
+    return subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()[-1].partition("+")[0]
 
 
 def _before(wheel: str, kept: Path) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def memory(pod: PodState) -> str:
-    """What a pod uses, for people; a dash where it runs not."""
+    """What a pod uses, for people; a dash where it does not run."""
     return size(pod.memory) if pod.memory else "-"
 
 
