@@ -1,11 +1,12 @@
 """Where the time to a first token goes: the steps of an engine for a prompt from L1, and for one from its own cache.
 
-    python -m e2e.gpu.first_token_steps [SIDE ...] [--shape NAME] [--lengths N,...] [--out FILE] [-- SETTING=JSON ...]
+    python -m e2e.gpu.first_token_steps [SIDE ...] [--lengths N,...] [--out FILE] [--trace FOLDER] [-- SETTING=JSON ...]
 
 Run by the engines' interpreter, like ``first_tokens``, whose sides and shapes it takes. One engine a side, one prompt
 at a time; ``scheduler-always`` and the like load whatever it costs. What core and rank call is timed in their own
 processes, by the same clock; on a CPU only with VLLM_ENABLE_V1_MULTIPROCESSING=0, which leaves the core in this one.
-Prints rows of a Markdown table: medians of milliseconds from the question on.
+Prints rows of a Markdown table: medians of milliseconds from the question on. ``--trace`` writes down what the ranks
+and their devices did for one more prompt of each length, which takes longer for that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import models
+from . import models, traces
 from .core_calls import Call, taken, watch
 from .engine import Engine, Settings, made
 from .records import kept
@@ -81,6 +82,17 @@ def looked(engine: Engine, length: int, times: int) -> dict[str, list[dict[str, 
     return found
 
 
+def trace(engine: Engine, length: int, file: Path) -> None:
+    """Write down what the rank and its device do for one more prompt from L1."""
+    prompt = made(f"traced {length}", length + 1)
+    engine.first_token(prompt)
+    engine.settle()
+    engine.forget()
+    engine.of_ranks(traces.begin)
+    engine.first_token(prompt)
+    engine.of_ranks(traces.end, str(file))
+
+
 def main() -> int:
     """Look at every side; return the exit status: 1 where nothing was loaded from L1."""
     parser = argparse.ArgumentParser(prog="python -m e2e.gpu.first_token_steps", description="Steps to a first token.")
@@ -90,6 +102,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=9)
     parser.add_argument("--models", type=Path, default=kept() / "models")
     parser.add_argument("--out", type=Path, help="all that was told, a JSON object a line")
+    parser.add_argument("--trace", type=Path, metavar="FOLDER", help="for Chrome's trace viewer: SIDE-LENGTH.json")
     own, behind = parted(sys.argv[1:])
     arguments, more = parser.parse_args(own), vllm_settings(behind)
     shape, lengths = SHAPES[arguments.shape], [int(length) for length in arguments.lengths.split(",")]
@@ -111,6 +124,9 @@ def main() -> int:
                 if arguments.out:
                     with arguments.out.open("a") as lines:
                         lines.write(json.dumps({"side": name, "tokens": length, "from": state, "told": of}) + "\n")
+            if arguments.trace:
+                arguments.trace.mkdir(parents=True, exist_ok=True)
+                trace(engine, length, arguments.trace.resolve() / f"{name}-{length}.json")
         engine.close()
     return int(missing)
 

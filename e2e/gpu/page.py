@@ -28,6 +28,8 @@ from .records import kept
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = "examples/gpu-host.yaml"
 COMMAND_SECONDS = 480.0
+SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+"""Off: a host without a network does not have what FlashInfer compiles its sampler from."""
 
 
 def main() -> int:
@@ -80,7 +82,8 @@ def prepared(folder: Path, engines: Path, model: Path) -> dict[str, str]:
     for place in (local.parent, folder / "bin", folder / "examples"):
         place.mkdir()
     local.symlink_to(model)
-    (folder / EXAMPLE).write_text(text.replace(found[0], f'uri: "file://{local}"'))
+    engine = f'  engine:  {{env: [{{name: {SAMPLER}, value: "0"}}]}}\n'
+    (folder / EXAMPLE).write_text(text.replace(found[0], f'uri: "file://{local}"').rstrip("\n") + "\n" + engine)
     (folder / "kvserving-engine").symlink_to(engines.parents[1])
     command = folder / "bin" / "kvserving"
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kvserving_operator "$@"\n')
@@ -92,7 +95,6 @@ def prepared(folder: Path, engines: Path, model: Path) -> dict[str, str]:
         "PYTHONPATH": sources,
         "KVSERVING_STATE_DIR": str(folder / "state"),
         "HF_HUB_OFFLINE": "1",
-        "VLLM_USE_FLASHINFER_SAMPLER": "0",
     }
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
-from e2e.gpu import core_calls
-from e2e.gpu.first_token_steps import told
+from e2e.gpu import core_calls, traces
+from e2e.gpu.first_token_steps import told, trace
 
 
 def test_a_prompt_that_is_loaded_has_its_load_before_its_own_step() -> None:
@@ -68,3 +71,26 @@ def test_a_call_is_noted_once_however_often_its_owner_is_watched() -> None:
     assert (name, number) == ("schedule", 7)
     assert began <= ended
     assert core_calls.taken() == []
+
+
+def test_what_is_traced_is_a_prompt_from_l1_and_nothing_before_it(tmp_path: Path) -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.did: list[Any] = []
+
+        def first_token(self, prompt: list[int]) -> None:
+            self.did.append(len(prompt))
+
+        def settle(self) -> None:
+            self.did.append("settled")
+
+        def forget(self) -> None:
+            self.did.append("forgotten")
+
+        def of_ranks(self, function: Any, *arguments: Any) -> None:
+            self.did.append((function, *arguments))
+
+    engine: Any = Engine()
+    trace(engine, 512, tmp_path / "trace.json")
+    beginning, end = (traces.begin,), (traces.end, str(tmp_path / "trace.json"))
+    assert engine.did == [513, "settled", "forgotten", beginning, 513, end]
