@@ -20,6 +20,7 @@ from pathlib import Path
 
 from e2e.controlplane import build
 from e2e.controlplane.build import BuildFailed, ProgramsMissing, Say, build_into, go_build
+from tests.kept import kept
 
 SOURCES = Path(__file__).parent / "programs"
 KUBERNETES = {name: f"k8s.io/kubernetes/cmd/{name}" for name in ("kubelet", "kube-proxy", "kube-scheduler")}
@@ -39,7 +40,7 @@ class NodePrograms:
 
 def cache(environ: Mapping[str, str] = os.environ) -> Path:
     """Return the folder that outlives the lane: programs, the base image, the storage of image builds."""
-    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvserving" / "cluster"
+    return kept(environ) / "cluster"
 
 
 def programs(environ: Mapping[str, str] = os.environ, *, say: Say | None = None) -> NodePrograms:

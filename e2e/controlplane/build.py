@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.controlplane import commands
+from tests.kept import kept
 
 MODULE = Path(__file__).parent
 PACKAGES = {
@@ -111,7 +112,6 @@ def kubectl(
 
 def cache_folder(environ: Mapping[str, str] = os.environ, packages: Mapping[str, str] = PACKAGES) -> Path:
     """Return where the programs of this ``go.mod`` are or will be."""
-    base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256()
     sums = (MODULE / "go.sum").read_bytes()
     if packages is KUBECTL:
@@ -122,7 +122,7 @@ def cache_folder(environ: Mapping[str, str] = os.environ, packages: Mapping[str,
         repr((linker_flags(), sorted(packages.items()), platform.system(), platform.machine())).encode(),
     ):
         key.update(hashlib.sha256(part).digest())
-    return base / "kvserving" / "controlplane" / key.hexdigest()[:20]
+    return kept(environ) / "controlplane" / key.hexdigest()[:20]
 
 
 def linker_flags() -> str:

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from e2e.local import real_model
+from tests.kept import kept
 
 from kvserving_operator.local import gpus
 
@@ -31,7 +32,7 @@ ENGINES = 8
 
 def main() -> int:
     """Run what the command line names; return the exit status."""
-    kept = records.kept()
+    home = kept()
     parser = argparse.ArgumentParser(prog="python -m e2e.gpu", description="The lane on a GPU host.")
     parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="default: %(default)s")
     parser.add_argument("--model-shape", choices=SHAPES, help="default: that of the device")
@@ -44,8 +45,8 @@ def main() -> int:
         "--exact", action="store_true", help="engines whose batches change no answer: no tie is forgiven, times suffer"
     )
     parser.add_argument("--timed", help="tokens of the prompts whose transfer is timed; default: those of the shape")
-    parser.add_argument("--models", type=Path, default=kept / "models", help="where models are made")
-    parser.add_argument("--kept", type=Path, default=kept / "lane", help="where the yardstick's answers are kept")
+    parser.add_argument("--models", type=Path, default=home / "models", help="where models are made")
+    parser.add_argument("--kept", type=Path, default=home / "lane", help="where the yardstick's answers are kept")
     parser.add_argument("--out", type=Path, default=Path("gpu-lane.jsonl"), help="default: %(default)s")
     arguments = parser.parse_args()
     shapes = [shape for shape in SHAPES.values() if shape.device == arguments.device]

@@ -19,10 +19,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.kept import kept
+
 from . import models, traces
 from .core_calls import Call, taken, watch
 from .engine import Engine, Settings, made
-from .records import kept
 from .sides import SIDES
 from .timed import SHAPES
 from .words import parted, vllm_settings

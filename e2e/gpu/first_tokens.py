@@ -26,6 +26,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tests.kept import kept
+
 from kvserving_operator.local import gpus
 
 from . import records
@@ -193,7 +195,7 @@ def folder_of(chosen: Path | None) -> Iterator[Path]:
 
 def main() -> int:
     """Measure what the command line names; return the exit status."""
-    kept = records.kept() / "models"
+    models = kept() / "models"
     parser = argparse.ArgumentParser(prog="python -m e2e.gpu.first_tokens", description="Times to the first token.")
     parser.add_argument("--shape", choices=SHAPES, default="qwen3-4b", help="default: %(default)s")
     parser.add_argument("--sides", default=",".join(DEFAULT), help=f"of {', '.join(SIDES)}; default: %(default)s")
@@ -202,7 +204,7 @@ def main() -> int:
     parser.add_argument("--l1-gib", type=float, help="L1, in /dev/shm for most sides; default: takes the flood")
     parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
     parser.add_argument("--jobs", type=int, default=1, help="engines at once, each on a GPU of its own")
-    parser.add_argument("--models", type=Path, default=kept, help="where models are made (default: %(default)s)")
+    parser.add_argument("--models", type=Path, default=models, help="where models are made (default: %(default)s)")
     parser.add_argument("--store", type=Path, help="folder in which stores are made (default: a temporary one)")
     parser.add_argument("--out", type=Path, default=Path("first-tokens.jsonl"), help="default: %(default)s")
     own, behind = parted(sys.argv[1:])

@@ -22,8 +22,7 @@ from pathlib import Path
 from tests.documents.lanes import of_lane
 from tests.documents.pages import shown
 from tests.documents.session import Failed, Session
-
-from .records import kept
+from tests.kept import kept
 
 CHECKOUT = Path(__file__).parents[2]
 EXAMPLE = "examples/gpu-host.yaml"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import time
 from collections.abc import Mapping
@@ -65,12 +64,6 @@ def read(file: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError as error:
             raise ValueError(f"{file}, line {number}: {error}; remove the line, or the file") from error
     return found
-
-
-def kept() -> Path:
-    """Return the folder in which models and answers are kept from one run to the next."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
 
 
 def of_gpus(fields: str) -> list[str]:

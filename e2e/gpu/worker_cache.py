@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 from e2e.gpu.engine import FAILED, HITS, LOADED, OWN, PENDING, WRITTEN, Answer, Engine, Settings, made
-from e2e.gpu.records import kept
 from e2e.gpu.words import parted, vllm_settings
 from examples import tiny_model
+from tests.kept import kept
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.kept import kept
+
 MAKER = Path(__file__).parents[2] / "examples" / "tiny_model.py"
 _MODEL_SECONDS = 120
 
@@ -30,7 +32,6 @@ def engine_python(environ: Mapping[str, str] = os.environ) -> str:
 
 def tiny_model(python: str, kind: str = "qwen3") -> Path:
     """Return the folder of a tiny model (a kind of ``examples/tiny_model.py``), made once per machine."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(cache) if cache else Path.home() / ".cache") / "kvserving" / "models" / f"tiny-{kind}"
+    folder = kept() / "models" / f"tiny-{kind}"
     subprocess.run([python, str(MAKER), kind, str(folder)], check=True, timeout=_MODEL_SECONDS)
     return folder

@@ -17,6 +17,7 @@ from typing import Any
 
 from e2e.local.real_model import engine_python, tiny_model
 from tests.connector.compat_wheel import VERSIONS, unpack
+from tests.kept import kept
 
 _ROOT = Path(__file__).parents[2]
 _REQUIREMENTS = _ROOT / "requirements" / "upstream-test.txt"
@@ -110,9 +111,7 @@ def prepare(wheel: str = "") -> Sources:
     RuntimeError with pip's last words where the source of that version cannot be had.
     """
     python = engine_python()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    kept = (Path(cache) if cache else Path.home() / ".cache") / "kvserving"
-    home, before = kept / "upstream", _before(wheel, kept) if wheel else ()
+    home, before = kept() / "upstream", _before(wheel, kept()) if wheel else ()
     version = wheel or _installed(python)
     folder = home / version
     if not (folder / "tests").is_dir():

@@ -10,6 +10,7 @@ import pytest
 from e2e.controlplane.build import BuildFailed, ProgramsMissing
 from tests.chart import programs
 from tests.chart.charts import Helm
+from tests.kept import kept
 
 _UNAVAILABLE = pytest.StashKey[dict[programs.Name, str]]()
 
@@ -61,8 +62,7 @@ def promtool(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def checkov() -> Path:
     """Path of checkov: that of ``make e2e-chart``, or the one of PATH; a skip where there is none."""
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    ours = base / "kvserving" / "scan" / "bin" / "checkov"
+    ours = kept() / "scan" / "bin" / "checkov"
     found = str(ours) if ours.is_file() else shutil.which("checkov")
     if found is None:
         pytest.skip("no checkov: `make e2e-chart` installs it")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from e2e.controlplane.build import BuildFailed, ProgramsMissing, Say, build_into, go_build
+from tests.kept import kept
 
 MODULES = Path(__file__).parent / "programs"
 Name = Literal["helm", "promtool"]
@@ -48,14 +49,13 @@ def program(name: Name, environ: Mapping[str, str] = os.environ, *, say: Say | N
 
 def cache_folder(name: Name, environ: Mapping[str, str] = os.environ) -> Path:
     """Return where the program of this ``go.mod`` is or will be."""
-    base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     key = hashlib.sha256()
     for part in (
         *((MODULES / name / file).read_bytes() for file in ("go.mod", "go.sum")),
         repr((_FLAGS, _TAGS[name], platform.system(), platform.machine())).encode(),
     ):
         key.update(hashlib.sha256(part).digest())
-    return base / "kvserving" / "programs" / f"{name}-{key.hexdigest()[:20]}"
+    return kept(environ) / "programs" / f"{name}-{key.hexdigest()[:20]}"
 
 
 def _say(text: str) -> None:

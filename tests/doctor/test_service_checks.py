@@ -69,6 +69,23 @@ def test_what_is_wrong_with_a_service_is_told_with_the_command_that_helps() -> N
     assert "svc: no KV" in found["not-verified"]
 
 
+@pytest.mark.parametrize(
+    ("phase", "engine_ready", "told_of"),
+    [
+        ("NotReady", False, ["svc-decode-0"]),
+        ("Failed", False, ["svc-decode-0", "svc-router-0"]),
+        ("NotReady", True, ["svc-router-0"]),
+    ],
+)
+def test_a_router_that_only_waits_for_an_engine_is_no_fault_of_its_own(
+    phase: str, engine_ready: bool, told_of: list[str]
+) -> None:
+    engine = Process("svc-decode-0", "decode", "Ready" if engine_ready else "Restarting", engine_ready, 0, "")
+    router = Process("svc-router-0", "router", phase, False, 0, "")
+    found = checks.of_service(replace(FACTS, phase="Degraded", pods=(engine, router)))
+    assert [finding.where for finding in found if finding.check == "process-not-ready"] == told_of
+
+
 def test_of_a_service_whose_supervisor_was_killed_that_alone_is_told() -> None:
     pods = tuple(replace(pod, phase="Lost", ready=False) for pod in FACTS.pods)
     message = "its supervisor was killed; `kvserving down svc` clears up what it left"

@@ -56,7 +56,11 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             why="the supervisor wants it to be known",
             fix=f"`kvserving logs {facts.name} supervisor` has more",
         )
+    engine_missing = any(pod.role in ("prefill", "decode") and not pod.ready for pod in facts.pods)
     for pod in facts.pods:
+        if pod.role == "router" and pod.phase == "NotReady" and engine_missing:
+            # A router that runs is ready once its engines are: they are what is wrong.
+            continue
         ended = f"; its last exit: {pod.last_exit}" if pod.last_exit else ""
         if not pod.ready and facts.phase not in _STARTING:
             yield error(
