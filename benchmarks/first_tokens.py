@@ -83,8 +83,8 @@ def _tiers(records: Sequence[Record]) -> list[str]:
         " `scheduler`: TieredOffloadConnector; `worker`: WorkerCacheConnector, both with loads where they were measured"
         " to be faster, which is why nothing may be loaded."
         " Medians of the runs' medians, in brackets the least and the most of them; of one run, of its rounds."
-        " `always loaded`: the median of loads before that was measured. Against computing: `within noise` is above it"
-        " by less than its own runs are apart."
+        " `always loaded`: the median of loads before that was measured. Against computing: `within noise` is slower,"
+        " by less than the runs of computing differ."
         f" G3's bound: {LIMIT} times a hit in the engine's own cache and the bytes over the link, whose rate was"
         f" measured in the engine ({_links(records)}).",
         *found,

@@ -25,6 +25,9 @@ _STEPS = {
     "twin": "a decode engine that spoils what it receives",
     "sensitivity": "a block of the prompt changed",
 }
+_OTHERS = "right: other answers, as it must be"
+_RIGHT = {"twin": _OTHERS, "sensitivity": _OTHERS}
+"""Of steps whose answers have to differ."""
 
 Record = Mapping[str, Any]
 
@@ -112,8 +115,8 @@ def _checks(records: Sequence[Record]) -> list[str]:
     rows = []
     for record in records:
         if record["step"] in _STEPS and record["outcome"] != "left out":
-            told = _told(record)
-            rows.append((_STEPS[record["step"]], name(record), told, _wrong(record) or "right"))
+            outcome = _wrong(record) or _RIGHT.get(record["step"], "right")
+            rows.append((_STEPS[record["step"]], name(record), _told(record), outcome))
     found = table(("what", "variant", "answers", "outcome"), rows)
     if not found:
         return []

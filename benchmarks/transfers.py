@@ -72,9 +72,10 @@ def _times(records: Sequence[Record], state: str) -> list[str]:
         "",
         f"### Transfer from prefill to decode, {STATES[state]}",
         "",
-        "Decode's leg is less a hit in decode's own cache, which under kvcached takes long by itself; telemetry is the"
-        " read alone, to the last copy of a staged one, and the rate is of it. Medians of the runs' medians, in"
-        " brackets the least and the most of them; of one run, of its rounds.",
+        "Decode's leg: the time to decode's first token, minus that of a hit in decode's own cache. Under kvcached such"
+        " a hit takes long by itself, so that differences there say little, and may be negative. Telemetry is the read"
+        " alone, to the last copy of a staged one, and the rate is of it. Medians of the runs' medians, in brackets the"
+        " least and the most of them; of one run, of its rounds.",
         *found,
     ]
 

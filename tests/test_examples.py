@@ -7,34 +7,43 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.examples import PEERS, files, lines
+from tests.examples import PEERS, files, lines, spread_lines
 from tests.plan.fields import leaves
 
 from kvserving_operator.api.load import load_file
 from kvserving_operator.plan import check
 
 GUIDE = Path(__file__).parents[1] / "docs" / "migrate.md"
+COMPARISON = GUIDE.with_name("comparison.md")
 SYSTEMS = {"AIBrix", "production-stack", "kthena", "KServe", "llm-d", "Dynamo", "RBG"}
 _ROW = re.compile(
     r"\| (?P<system>[^|]+) \| `(?P<theirs>[^`]+)` \| (?P<long>\d+)[^|]* "
-    r"\| \[[^]]+\]\((?P<ours>[^)]+)\) \| (?P<short>\d+) \|"
+    r"\| \[[^]]+\]\((?P<ours>[^)]+)\) \| (?P<short>\d+), (?P<spread>\d+) \|"
 )
 
 
 class Row(NamedTuple):
-    """A line of the table: their file and its lines, ours and its lines."""
+    """A line of the table: their file and its lines, ours, its lines, and those with a field on each."""
 
     system: str
     theirs: str
     long: int
     ours: Path
     short: int
+    spread: int
 
 
 def table() -> list[Row]:
     found = (_ROW.match(line) for line in GUIDE.read_text().splitlines())
     return [
-        Row(m["system"], m["theirs"], int(m["long"]), (GUIDE.parent / m["ours"]).resolve(), int(m["short"]))
+        Row(
+            m["system"],
+            m["theirs"],
+            int(m["long"]),
+            (GUIDE.parent / m["ours"]).resolve(),
+            int(m["short"]),
+            int(m["spread"]),
+        )
         for m in found
         if m
     ]
@@ -65,8 +74,16 @@ def test_every_file_of_the_table_is_counted_as_it_is() -> None:
     rows = table()
     assert {row.system for row in rows} == SYSTEMS
     assert sorted(row.ours for row in rows) == sorted(PEERS.iterdir())
-    assert [(row.ours.name, row.short) for row in rows] == [(row.ours.name, lines(row.ours)) for row in rows]
-    assert all(row.short < row.long for row in rows)
+    counted = [(row.ours.name, lines(row.ours), spread_lines(row.ours)) for row in rows]
+    assert [(row.ours.name, row.short, row.spread) for row in rows] == counted
+    assert all(row.short <= row.spread < row.long for row in rows)
+
+
+def test_the_comparison_has_the_least_and_the_most_of_these_counts() -> None:
+    rows = table()
+    short, spread = sorted(row.short for row in rows), sorted(row.spread for row in rows)
+    said = f"{short[0]} to {short[-1]}, and {spread[0]} to {spread[-1]} with a field on each line"
+    assert said in COMPARISON.read_text()
 
 
 def test_each_example_names_the_file_that_it_stands_for() -> None:
@@ -91,6 +108,6 @@ def test_every_field_that_the_guide_names_exists() -> None:
 def test_a_wrong_count_would_be_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     row = table()[0]
     wrong = tmp_path / "migrate.md"
-    wrong.write_text(GUIDE.read_text().replace(f") | {row.short} |", f") | {row.short + 1} |", 1))
+    wrong.write_text(GUIDE.read_text().replace(f") | {row.short}, ", f") | {row.short + 1}, ", 1))
     monkeypatch.setattr(f"{__name__}.GUIDE", wrong)
     assert table()[0].short != lines(row.ours)

@@ -247,7 +247,7 @@ CASES: dict[str, tuple[Callable[[], ObjectFacts], Severity, str, str]] = {
         lambda: with_series(FACTS, "decode", "vllm:nixl_num_failed_transfers_total 5"),
         WARNING, "pod qwen-decode", "5 transfers",
     ),
-    "hand-offs-refused": (
+    "handoffs-refused": (
         lambda: with_series(FACTS, "decode", 'kvserving:guard_refused_total{reason="unsigned"} 6'),
         WARNING, "pod qwen-decode", "unsigned 6",
     ),

@@ -12,7 +12,7 @@ from tests.documents.figures import differing
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "comparison.md"
 PEERS = ("AIBrix", "production-stack", "kthena", "KServe", "llm-d", "Dynamo", "RBG")
-VERDICTS = ("Yes", "Partly", "No:", "8 to 19", "one command")
+VERDICTS = ("Yes", "Partly", "No:", "8 to 19", "about 70")
 LABELS = ("Yes", "Partly", "Not found", "Not looked for", "Theirs")
 UNSOURCED = ("Not found", "Not looked for")
 

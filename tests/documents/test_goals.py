@@ -1,4 +1,4 @@
-"""The table of goals: commands that exist, files that are there, and figures that are those of the pages it links."""
+"""The page of goals: commands that exist, files that are there, and figures that are those of the pages it links."""
 
 from __future__ import annotations
 
@@ -17,12 +17,18 @@ _VERSION = re.compile(r"(?:vLLM|kvcached) \d[\d.]*\d")
 _LINKED = re.compile(r"(.*?)\[[^\]]+\]\(([^)]+)\)")
 
 
-def _rows() -> dict[str, list[str]]:
-    cells = ([cell.strip() for cell in line.strip("|").split(" | ")] for line in PAGE.read_text().splitlines())
-    return {row[0]: row[1:] for row in cells if row[0] in GOALS}
+def _sections() -> dict[str, list[str]]:
+    """By goal: aim, what shows it, latest, state."""
+    parts = re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]
+    found = {}
+    for part in parts:
+        heading, *paragraphs = part.strip().split("\n\n")
+        if (goal := heading.partition(":")[0]) in GOALS:
+            found[goal] = [" ".join(paragraph.split()) for paragraph in paragraphs]
+    return found
 
 
-ROWS = _rows()
+ROWS = _sections()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -51,9 +57,21 @@ def test_a_command_that_is_none_is_seen(command: str) -> None:
     assert fault(command)
 
 
-def test_every_goal_has_its_row() -> None:
+def test_every_goal_has_its_section_and_its_state_is_that_of_the_table_above() -> None:
     assert list(ROWS) == GOALS
-    assert {len(row) for row in ROWS.values()} == {4}
+    for goal, (aim, shown, latest, state) in ROWS.items():
+        assert (aim[:8], shown[:13], latest[:11]) == ("**Aim.**", "**Shown by.**", "**Latest.**"), goal
+        table = re.search(rf"^\| \[{goal}\]\(#[a-z0-9-]+\) \| [^|]+ \| (.+) \|$", PAGE.read_text(), re.MULTILINE)
+        assert table is not None, goal
+        assert state.startswith(f"**{table[1]}.**"), goal
+
+
+def test_every_link_of_the_table_leads_to_its_section() -> None:
+    anchors = {
+        re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^## (.+)$", PAGE.read_text(), re.MULTILINE)
+    }
+    assert set(re.findall(r"\(#([a-z0-9-]+)\)", PAGE.read_text())) <= anchors
 
 
 @pytest.mark.parametrize("goal", GOALS)
@@ -103,7 +121,7 @@ def test_figures_without_a_page_are_those_of_the_tests_that_show_them() -> None:
     assert f"0 of {constants('tests/connector/store/test_wrong_bytes.py')['READS']:,} in each" in ROWS["G10"][2]
 
 
-def test_what_is_open_is_said_below_the_table() -> None:
+def test_what_is_open_is_said_at_the_end() -> None:
     unmet = [goal for goal in GOALS if ROWS[goal][3].startswith("**Open.**")]
     assert all(ROWS[goal][3].startswith(("**Open.**", "**Met")) for goal in GOALS)
     below = PAGE.read_text().rpartition("\n\n")[2]

@@ -33,7 +33,7 @@ OWNERS = {TIERED: "scheduler", WORKER: "worker"}
 STORE_TIER_MODULE = "kvserving_connector.vllm.tier"
 
 TRANSFER_PROTOCOL = 1
-"""Counted up with a connector that does not understand its predecessor's hand-offs, or makes ones that it would not.
+"""Counted up with a connector that does not understand its predecessor's handoffs, or makes ones that it would not.
 
 It is part of the profile, so that such a connector comes as a new revision beside the one that serves; any other
 replaces the engines in place. ``tests/connector/test_transfer_protocol.py`` holds the connector against the record.

@@ -82,7 +82,7 @@ class Scheduling(Section):
 
     gang: Literal["none", "auto", "volcano", "coscheduling"] = Field(
         default="none",
-        description="Gang scheduler: its name and queue are set on the engines' pods; auto chooses none yet.",
+        description="Gang scheduler: its name is set on the engines' pods, and Volcano's queue; auto chooses none yet.",
     )
     queue: Name | None = Field(default=None, description="Queue of the gang scheduler.")
     colocate: Colocate | None = Field(default=None, description="Keep engines that transfer close to each other.")

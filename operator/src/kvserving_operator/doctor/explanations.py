@@ -98,10 +98,10 @@ ENGINE_ENV: Table = {
     "KVSERVING_NAME": Explanation("the connector signs with the object's name", "metadata.name"),
     "KVSERVING_ROLE": Explanation("which side of the transfer this engine is", "spec.prefill"),
     "KVSERVING_REVISION": Explanation(
-        "hash of all that prefill and decode must share; a hand-off of another revision is refused"
+        "hash of all that prefill and decode must share; a handoff of another revision is refused"
     ),
     "KVSERVING_LEASE_SECONDS": Explanation("how long the drain waits for KV not yet fetched", "spec.transfer.lease"),
-    "KVSERVING_SIGNING_KEY_FILE": Explanation("the key of hand-offs and receipts: a file, never a value"),
+    "KVSERVING_SIGNING_KEY_FILE": Explanation("the key of handoffs and receipts: a file, never a value"),
     "KVSERVING_BIND_ADDRESS": Explanation("what --host says; the executor gives each pod an address of its own"),
     "PYTHONHASHSEED": Explanation(
         "equal in every engine; with a random one prefix hashes differ and no tier ever hits", "spec.engine.kv.hashSeed"

@@ -14,7 +14,7 @@ ROUTER_FLAGS: Table = {
         "--pd-disaggregation",
         "--vllm-pd-disaggregation",
     ),
-    "--kv-connector": Explanation("whose hand-off parameters are passed on", "spec.prefill"),
+    "--kv-connector": Explanation("whose handoff parameters are passed on", "spec.prefill"),
     **_same(
         "engines are found by their labels, so that scaling needs no restart of the router",
         "",

@@ -169,7 +169,7 @@ def _gang(ctx: Context) -> Notice:
     if chosen == "auto":
         message = "no scheduler is chosen by itself yet: name volcano or coscheduling; only Volcano's queue is set"
     elif not spanning:
-        message = "each replica is one pod: the scheduler's name and queue are set, no pod group is created"
+        message = "each replica is one pod: the scheduler's name and Volcano's queue are set, no pod group is created"
     elif chosen == "volcano":
         message = (
             f"pods of {' and '.join(spanning)} engines are placed together only where LeaderWorkerSet makes pod "

@@ -120,7 +120,7 @@ def _transfers(where: str, role: str, series: Series) -> Iterator[Finding]:
     if refused and role == "decode":
         shown = ", ".join(f"{reason} {count:.0f}" for reason, count in sorted(refused.items()))
         yield warning(
-            "hand-offs-refused",
+            "handoffs-refused",
             where,
             f"the guard took transfer parameters out of requests: {shown}",
             why="decode computed those prompts itself; many mean a client that sends such parameters, or a router that "
@@ -145,7 +145,7 @@ def _recompute(decodes: Mapping[str, Series]) -> Iterator[Finding]:
                 f"pod {pod}",
                 f"{share:.0%} of the {counted.external_queries:.0f} prompt tokens that it lacked came from prefill",
                 why="prompts are computed twice; answers are right and late",
-                fix="`verify` names the leg: engine, hand-off or router",
+                fix="`verify` names the leg: engine, handoff or router",
             )
 
 
