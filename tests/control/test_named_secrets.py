@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from tests.control.bodies import KEY, SPEC, planned, pod, stored
 from tests.control.test_reconcile import Stage
 
 from kvserving_operator.control.apply import Outcome
-from kvserving_operator.control.named_secrets import of_users
+from kvserving_operator.control.named_secrets import awaited, of_users
 from kvserving_operator.control.permissions import SERVING
+from kvserving_operator.plan.secret_refs import SecretNeed
 from kvserving_operator.plan.types import GeneratedSecret
 from kvserving_operator.reasons import Reason
 
@@ -27,24 +29,40 @@ def test_the_secrets_of_a_plan_are_those_that_its_pods_cannot_start_without() ->
     plan = planned(stored(NAMING)).plan
     assert plan is not None
     assert of_users(plan) == {
-        "clients": frozenset({"api-key"}),
-        "hub": frozenset({"HF_TOKEN"}),
-        "store": frozenset({"password"}),
+        "clients": SecretNeed(frozenset({"api-key"})),
+        "hub": SecretNeed(frozenset({"HF_TOKEN"})),
+        "store": SecretNeed(frozenset({"password"})),
     }
 
 
 def with_router(stage: Stage, reason: str) -> dict[str, Any]:
     """Let a router be at ``reason`` and reconcile; return the conditions by type."""
-    stage.body = {**stage.body, "spec": {**SPEC, "router": {"apiKeySecretRef": "clients"}}}
+    return with_pod(stage, reason, "router", {**SPEC, "router": {"apiKeySecretRef": "clients"}})
+
+
+def with_decode(stage: Stage, reason: str, **template: Any) -> dict[str, Any]:
+    """Let a decode engine, with ``template`` for its pods, be at ``reason``; return the condition of its role."""
+    spec = {**SPEC, "decode": {**SPEC["decode"], "template": {"spec": template}}}
+    found: dict[str, Any] = with_pod(stage, reason, "decode", spec)["DecodeReady"]
+    return found
+
+
+def with_pod(stage: Stage, reason: str, role: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """Let a pod of ``role`` be at ``reason`` and reconcile; return the conditions by type."""
+    stage.body = {**stage.body, "spec": spec}
     stage.store.put_serving(_serving(stage))
     plan = planned(_serving(stage)).plan
     assert plan is not None
-    state = {"name": "router", "ready": False, "state": {"waiting": {"reason": reason}}}
-    stage.store.put_pod(KEY, pod("qwen-router-x-1", "router", plan.revision, ready=False, containerStatuses=[state]))
+    stage.store.put_pod(KEY, pod(f"qwen-{role}-x-1", role, plan.revision, ready=False, **at(role, reason)))
     stage.run()
     stored_now = asyncio.run(stage.api.get(SERVING, "prod", "qwen"))
     assert stored_now is not None
     return {condition["type"]: condition for condition in stored_now["status"]["conditions"]}
+
+
+def at(container: str, reason: str) -> dict[str, Any]:
+    """The status of a pod whose container waits for ``reason``."""
+    return {"containerStatuses": [{"name": container, "ready": False, "state": {"waiting": {"reason": reason}}}]}
 
 
 def _serving(stage: Stage) -> Any:
@@ -73,6 +91,45 @@ def test_a_secret_that_is_there_is_no_problem() -> None:
     stage = Stage()
     stage.api.put("Secret", {"metadata": {"namespace": "prod", "name": "clients"}, "data": {"api-key": ""}})
     assert with_router(stage, "ContainerCreating")["RouterReady"]["reason"] == Reason.STARTING
+
+
+REGISTRY = [{"name": "registry"}]
+
+
+@pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
+def test_a_pull_secret_that_is_missing_is_told_where_no_image_is_had(reason: str) -> None:
+    found = with_decode(Stage(), reason, imagePullSecrets=REGISTRY)
+    assert (found["reason"], found["message"]) == (
+        Reason.SECRET_MISSING,
+        "Secret prod/registry (named by a pod's imagePullSecrets) is not there: create it with .dockerconfigjson",
+    )
+
+
+def test_a_pull_secret_that_is_there_leaves_the_registry_s_answer() -> None:
+    stage = Stage()
+    made = {"metadata": {"namespace": "prod", "name": "registry"}, "data": {".dockerconfigjson": ""}}
+    stage.api.put("Secret", made)
+    assert with_decode(stage, "ErrImagePull", imagePullSecrets=REGISTRY)["reason"] != Reason.SECRET_MISSING
+
+
+def test_a_pull_secret_that_is_missing_is_no_problem_while_images_are_had_without_it() -> None:
+    found = with_decode(Stage(), "ContainerCreating", imagePullSecrets=REGISTRY)
+    assert found["reason"] == Reason.STARTING
+
+
+def test_a_whole_volume_whose_secret_is_missing_is_told_without_a_key() -> None:
+    volume = {"name": "certificates", "secret": {"secretName": "tls"}}
+    found = with_decode(Stage(), "ContainerCreating", volumes=[volume])
+    assert found["message"] == "Secret prod/tls (named by a pod's environment or volumes) is not there: create it"
+
+
+def test_pods_that_are_deleted_wait_for_no_secret() -> None:
+    needs = {"clients": SecretNeed(frozenset({"api-key"})), "registry": SecretNeed(starts=False, pulls=True)}
+    held = pod("a-1", "decode", "r", **at("engine", "ContainerCreating"))
+    unpulled = pod("a-2", "decode", "r", **at("engine", "ErrImagePull"))
+    assert list(awaited(needs, [held])) == ["clients"]
+    assert list(awaited(needs, [unpulled])) == ["registry"]
+    assert awaited(needs, [replace(held, deleting=True), replace(unpulled, deleting=True)]) == {}
 
 
 def test_a_key_of_the_operators_that_was_deleted_is_made_again_and_told() -> None:

@@ -134,4 +134,6 @@ def test_what_a_template_adds_is_held_against_the_standard(template: dict[str, A
 def test_a_pull_secret_that_is_not_there_is_told() -> None:
     facts = healthy(edited(SPEC, "decode.template", {"spec": {"imagePullSecrets": [{"name": "registry"}]}}))
     secrets = {**(live(facts).secrets or {}), "registry": None}
-    assert found(spoiled(facts, secrets=secrets))["secret-missing"].where == "Secret registry"
+    told = found(spoiled(facts, secrets=secrets))["secret-missing"]
+    assert told.where == "Secret registry"
+    assert "--type=kubernetes.io/dockerconfigjson --from-file=.dockerconfigjson" in told.fix

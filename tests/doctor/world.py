@@ -14,9 +14,9 @@ from kvserving_operator import __version__
 from kvserving_operator.api.schema import object_schema
 from kvserving_operator.control.reconcile import read
 from kvserving_operator.doctor import checks
-from kvserving_operator.doctor.checks.live import wanted_secrets
 from kvserving_operator.doctor.facts import Engine, Keys, Live, ObjectFacts, Series
 from kvserving_operator.doctor.findings import Finding
+from kvserving_operator.plan.secret_refs import needed
 from kvserving_operator.plan.types import CLUSTER, Observed
 from kvserving_operator.plan.workloads import pod_template
 
@@ -83,7 +83,7 @@ def healthy(spec: Mapping[str, Any] | None = None) -> ObjectFacts:
         children=tuple(children),
         pods=tuple(pods),
         nodes=(node("gpu-1"), node("gpu-2")),
-        secrets={name: Keys(frozenset(keys)) for name, keys in wanted_secrets(plan.objects).items()},
+        secrets={name: Keys(need.keys) for name, need in needed(plan.objects).items()},
         claims={"weights": {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}},
         engines={name: Engine(plan.profile.engine_version, Series.parse(_GOOD)) for name in engines},
         schema=object_schema(),

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..plan import labels
+from ..plan.secret_refs import needed
 from ..plan.types import Manifest
 from ..plan.workloads import ENGINES
 from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, WORKING, Reason
@@ -18,7 +19,6 @@ from .causes import why
 from .facts import Condition, Facts, serving_revisions, workload
 from .failures import Problem
 from .logs import redact
-from .named_secrets import named_by
 
 TYPES: Mapping[str, str] = {
     "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "
@@ -155,7 +155,7 @@ def _problem_of(facts: Facts, role: str) -> Problem | None:
             found = facts.problems.get((str(manifest["kind"]), manifest["metadata"]["name"]))
             if found is not None and not _optional(str(manifest["kind"]), found):
                 return found
-            for secret in sorted(named_by(manifest)):
+            for secret in needed((manifest,)):
                 if (found := facts.problems.get(("Secret", secret))) is not None:
                     return found
     return None

@@ -1,35 +1,28 @@
-"""The Secrets that the pods of a plan cannot start without, as their templates name them. Pure."""
+"""The Secrets of the user's that the pods of a plan need, and which of them the pods wait for. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Mapping
 
 from ..api.v1alpha1 import KVServing
-from ..plan import workloads
-from ..plan.types import Manifest, Plan
+from ..plan.secret_refs import SecretNeed, needed
+from ..plan.types import Plan
+from .pods import PodState
 
 
-def named_by(manifest: Manifest) -> dict[str, frozenset[str]]:
-    """Return the Secrets that a workload's pods need, each with the keys that they need of it."""
-    found: dict[str, frozenset[str]] = {}
-    if manifest["kind"] in workloads.KINDS:
-        for name, keys in _references(manifest.get("spec")):
-            found[name] = found.get(name, frozenset()) | keys
-    return found
-
-
-def of_users(plan: Plan) -> dict[str, frozenset[str]]:
-    """Return the Secrets that the pods of ``plan`` need and that the operator does not make, with their keys."""
-    found: dict[str, frozenset[str]] = {}
-    for manifest in plan.objects:
-        for name, keys in named_by(manifest).items():
-            found[name] = found.get(name, frozenset()) | keys
+def of_users(plan: Plan) -> dict[str, SecretNeed]:
+    """Return the Secrets that the pods of ``plan`` need and that the operator does not make, with what they need."""
     made = {secret.name for secret in plan.generated_secrets}
-    return {name: keys for name, keys in sorted(found.items()) if name not in made}
+    return {name: need for name, need in needed(plan.objects).items() if name not in made}
 
 
-def field_of(serving: KVServing, name: str) -> str:
+def awaited(needs: Mapping[str, SecretNeed], pods: Collection[PodState]) -> dict[str, SecretNeed]:
+    """Return those of ``needs`` that may keep ``pods`` from starting, or their images from being pulled."""
+    starts, pulls = any(map(_waits, pods)), any(map(_pulls, pods))
+    return {name: need for name, need in needs.items() if (need.starts and starts) or (need.pulls and pulls)}
+
+
+def field_of(serving: KVServing, name: str, need: SecretNeed) -> str:
     """Return the field of the spec that names the Secret ``name``, or where else the name comes from."""
     spec = serving.spec
     l2 = spec.cache.l2 if spec.cache is not None else None
@@ -40,21 +33,15 @@ def field_of(serving: KVServing, name: str) -> str:
     ):
         if value == name:
             return path
-    return "named by a pod's environment or volumes"
+    return "named by a pod's environment or volumes" if need.starts else "named by a pod's imagePullSecrets"
 
 
-def _references(node: Any) -> Iterator[tuple[str, frozenset[str]]]:
-    if isinstance(node, Mapping):
-        reference, volume = node.get("secretKeyRef"), node.get("secret")
-        if isinstance(reference, Mapping) and reference.get("name") and not reference.get("optional"):
-            yield str(reference["name"]), frozenset((str(reference.get("key", "")),))
-        if isinstance(volume, Mapping) and not volume.get("optional"):
-            # In a projected volume it is called name.
-            name = volume.get("secretName") or volume.get("name")
-            if name:
-                yield str(name), frozenset(str(item.get("key", "")) for item in volume.get("items") or ())
-        for value in node.values():
-            yield from _references(value)
-    elif isinstance(node, list | tuple):
-        for value in node:
-            yield from _references(value)
+def _waits(pod: PodState) -> bool:
+    """Whether a Secret that is missing may keep its containers from being made."""
+    held = pod.failing == "CreateContainerConfigError" or pod.waiting == "ContainerCreating"
+    return held and not pod.deleting
+
+
+def _pulls(pod: PodState) -> bool:
+    """Whether the registry gave it no image, as it does where the Secret to pull with is missing."""
+    return pod.failing in ("ErrImagePull", "ImagePullBackOff") and not pod.deleting

@@ -27,10 +27,9 @@ from .facts import Facts, Transfer
 from .failures import ApiFailure, Problem
 from .kube import Kube
 from .losses import Losses
-from .named_secrets import field_of, of_users
+from .named_secrets import awaited, field_of, of_users
 from .observe import Key, Serving, Store, View, serving_of
 from .permissions import SERVING
-from .pods import PodState
 from .rollouts import Rollout, Rollouts
 from .secrets import SecretKeeper
 from .verification import Standing, Verifications, subjects
@@ -195,9 +194,9 @@ class Reconciler:
         if outcome.remade:
             told = f"{', '.join(outcome.remade)}: it was gone and is made anew; pods read it again in about two minutes"
             await self._recorder.send(view.serving, (Event(EventKind.SECRET_REMADE, told),))
-        if any(_waits(pod) for pod in view.pods):
-            needed = {name: (field_of(serving, name), keys) for name, keys in of_users(planned).items()}
-            await self._secrets.look_for(view.serving, needed, outcome)
+        needs = awaited(of_users(planned), view.pods)
+        needed = {name: (field_of(serving, name, need), need.keys) for name, need in needs.items()}
+        await self._secrets.look_for(view.serving, needed, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
         if outcome.put_back:
             told = f"set again, as someone else changed it (change the {KIND} instead): {'; '.join(outcome.put_back)}"
@@ -308,12 +307,6 @@ def _terminates(view: View, outcome: Outcome) -> bool:
     refused = (child.workload.condition("ReplicaFailure") for child in view.owned() if child.workload is not None)
     pods = any(found is not None and "because it is being terminated" in found[2] for found in refused)
     return pods or any(problem.terminating for problem in outcome.problems.values())
-
-
-def _waits(pod: PodState) -> bool:
-    """Whether a Secret that is missing may keep its containers from being made."""
-    held = pod.failing == "CreateContainerConfigError" or pod.waiting == "ContainerCreating"
-    return held and not pod.deleting
 
 
 def _last_transfer(last: Mapping[str, object]) -> Transfer | None:

@@ -21,9 +21,9 @@ from ..local import model_config, preflight
 from ..local.state import root
 from ..model_facts import ModelFacts
 from ..plan import Observed, Site, check, labels, plan
+from ..plan.secret_refs import needed
 from ..plan.sources import source
 from ..plan.types import CLUSTER
-from .checks.live import wanted_secrets
 from .connection import Connection, pod_path, refused
 from .facts import Body, Engine, Keys, Live, ObjectFacts, Series, Unread, role_of, unique
 from .named import read_named
@@ -89,7 +89,7 @@ async def of_cluster(connection: Connection, name: str) -> ObjectFacts:
     known = {child.identity: child for child in map(_child, children)}
     view = View(stored, known, tuple(pod_state(pod) for pod in pods or ()))
     reading = read(stored, CLUSTER, observed_of(view, frozenset()))
-    secrets: dict[str, set[str]] = wanted_secrets(reading.plan.objects) if reading.plan is not None else {}
+    secrets = needed(reading.plan.objects) if reading.plan is not None else {}
     events, nodes, keys, claims, engines, schema = await asyncio.gather(
         gatherer.events(
             {name, *(str(pod["metadata"]["name"]) for pod in pods or ()), *(c.name for c in known.values())}

@@ -20,6 +20,14 @@ def pod_template(workload: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
+def pod_templates(workload: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """The templates of all pods of a workload: two for a LeaderWorkerSet, none for what makes no pods."""
+    spec = workload.get("spec") or {}
+    groups = spec.get("leaderWorkerTemplate") or {}
+    found = (groups.get("leaderTemplate"), groups.get("workerTemplate"), spec.get("template"))
+    return tuple(template for template in found if isinstance(template, Mapping) and template)
+
+
 def pods_each(workload: Mapping[str, Any]) -> int:
     """Pods that each replica of a workload is made of."""
     size = ((workload.get("spec") or {}).get("leaderWorkerTemplate") or {}).get("size")

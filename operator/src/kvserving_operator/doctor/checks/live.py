@@ -7,8 +7,8 @@ from typing import Any
 
 from ...control.conditions import LEAVES
 from ...control.permissions import CHILDREN
-from ...plan import labels, template, workloads
-from ...plan.types import Manifest
+from ...plan import labels
+from ...plan.secret_refs import PULL_KEY, PULL_TYPE, SecretNeed, needed
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
 from ..findings import Finding, Severity, error, info, warning
@@ -173,15 +173,11 @@ def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     if live.secrets is None:
         return
     generated = {secret.name for secret in facts.plan.generated_secrets}
-    for name, keys in wanted_secrets(facts.plan.objects).items():
+    for name, need in needed(facts.plan.objects).items():
         found = live.secrets.get(name)
-        if found is not None:
-            lacking = sorted(key for key in keys if key not in found.names or key in found.empty)
-        else:
-            lacking = sorted(keys)
-        if not lacking:
+        lacking = sorted(need.keys if found is None else need.keys - found.names | need.keys & found.empty)
+        if found is not None and not lacking:
             continue
-        files = " ".join(f"--from-file={key}" for key in sorted(keys))
         yield error(
             "secret-missing" if found is None else "secret-key-missing",
             f"Secret {name}",
@@ -189,28 +185,20 @@ def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             why="pods that need it do not start (CreateContainerConfigError, FailedMount, ImagePullBackOff)",
             fix="the operator makes it; delete one that lacks a key"
             if name in generated
-            else f"`kubectl create secret generic {name} -n {facts.namespace} {files}`, with values in files so called",
+            else _creation(name, facts.namespace, need),
         )
 
 
-def wanted_secrets(objects: tuple[Manifest, ...]) -> dict[str, set[str]]:
-    """Names of the Secrets that the planned pods need, with the keys that must be in them."""
-    wanted: dict[str, set[str]] = {}
-    for manifest in objects:
-        pod = template.section(workloads.pod_template(manifest), "spec")
-        for named in template.listed(pod, "imagePullSecrets"):
-            wanted.setdefault(str(named.get("name")), set()).add(".dockerconfigjson")
-        for volume in template.listed(pod, "volumes"):
-            secret = template.section(volume, "secret")
-            if secret and not secret.get("optional"):
-                keys = {str(item["key"]) for item in template.listed(secret, "items")}
-                wanted.setdefault(str(secret["secretName"]), set()).update(keys)
-        for container in (*template.listed(pod, "containers"), *template.listed(pod, "initContainers")):
-            for entry in template.listed(container, "env"):
-                reference = template.section(template.section(entry, "valueFrom"), "secretKeyRef")
-                if reference and not reference.get("optional"):
-                    wanted.setdefault(str(reference["name"]), set()).add(str(reference["key"]))
-    return wanted
+def _creation(name: str, namespace: str, need: SecretNeed) -> str:
+    """The command that makes a Secret as pods need it."""
+    command = f"kubectl create secret generic {name} -n {namespace}"
+    if PULL_KEY in need.keys:
+        # The kubelet pulls with no Secret of another type.
+        command += f" --type={PULL_TYPE}"
+    if not need.keys:
+        return f"`{command} --from-file=FOLDER`, with the files that pods are to find in the volume"
+    files = " ".join(f"--from-file={key}" for key in sorted(need.keys))
+    return f"`{command} {files}`, with values in files so called"
 
 
 def _claims(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
