@@ -26,16 +26,25 @@ time.sleep(600)
 """
 
 
+STARTING = """
+import sys, time
+with open(sys.argv[1], "a+b"):
+    print("opened", flush=True)
+    time.sleep(600)
+"""
+"""An engine that has opened its file and does not map it yet."""
+
+
 def path() -> Path:
     return shared_memory.FOLDER / f"psm_test_{secrets.token_hex(8)}"
 
 
-def holder(file: Path, **environment: str) -> subprocess.Popen[bytes]:
+def holder(file: Path, code: str = HOLDER, **environment: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(file)], stdout=subprocess.PIPE, env=os.environ | environment
+        [sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, env=os.environ | environment
     )
     assert process.stdout is not None
-    assert process.stdout.readline() == b"mapped\n"
+    assert process.stdout.readline() in (b"mapped\n", b"opened\n")
     return process
 
 
@@ -64,7 +73,7 @@ def test_shared_memory_that_somebody_still_uses_stays() -> None:
     file = path()
     first, second = holder(file), holder(file)
     try:
-        files = shared_memory.mapped([first.pid])
+        files = shared_memory.used([first.pid])
         assert files == {file}
         first.kill()
         first.wait()
@@ -75,6 +84,30 @@ def test_shared_memory_that_somebody_still_uses_stays() -> None:
         second.wait()
     shared_memory.remove_unused(files)
     shared_memory.remove_unused(files)
+    assert not file.exists()
+
+
+def test_the_file_of_an_engine_that_has_not_mapped_it_yet_is_in_use() -> None:
+    file = path()
+    process = holder(file, STARTING)
+    try:
+        assert shared_memory.used([process.pid]) == {file}
+        assert file not in shared_memory.unused()
+        shared_memory.remove_unused({file})
+        assert file.exists()
+    finally:
+        process.kill()
+        process.wait()
+    assert file in shared_memory.unused()
+    shared_memory.remove_unused({file})
+    assert not file.exists()
+
+
+def test_an_engine_that_is_killed_before_it_maps_its_file_leaves_no_shared_memory() -> None:
+    file, instance = path(), secrets.token_hex(8)
+    process = holder(file, STARTING, **{procfs.INSTANCE: instance})
+    assert end_instance(instance, grace=0.0) == 1
+    assert process.wait() == -signal.SIGKILL
     assert not file.exists()
 
 
@@ -92,7 +125,7 @@ def test_a_model_that_people_keep_in_shared_memory_stays() -> None:
     files = [folder / "psm_model.safetensors", folder.with_suffix(".safetensors")]
     processes = [holder(file) for file in files]
     try:
-        assert shared_memory.mapped([process.pid for process in processes]) == set()
+        assert shared_memory.used([process.pid for process in processes]) == set()
     finally:
         for process in processes:
             process.kill()

@@ -58,12 +58,12 @@ class Managed:
     def measure(self) -> int:
         """Return the memory of the members in bytes, and note their shared memory: once killed, nobody tells it."""
         members = self.members()
-        self._shared |= shared_memory.mapped(members)
+        self._shared |= shared_memory.used(members)
         return procfs.memory_bytes(members)
 
     async def finish(self) -> None:
         """Kill what is left of the session, take the rest of the output, and remove its shared memory."""
-        self._shared |= shared_memory.mapped(self.members())
+        self._shared |= shared_memory.used(self.members())
         while left := self.members():
             procfs.send(left, signal.SIGKILL)
             await waiting.all_gone_async(left, 5.0)

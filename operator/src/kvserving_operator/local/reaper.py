@@ -37,7 +37,7 @@ def end_instance(instance: str, grace: float) -> int:
     while left := procfs.instance_processes(instance):
         fresh = [pid for pid in left if pid not in seen]
         seen.update(left)
-        shared |= shared_memory.mapped(left)
+        shared |= shared_memory.used(left)
         if time.monotonic() >= deadline:
             procfs.send(left, signal.SIGKILL)
             waiting.all_gone(left, 5.0)

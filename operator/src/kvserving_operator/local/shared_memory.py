@@ -6,8 +6,9 @@ One killed engine leaves hundreds of megabytes there, and with an L1 cache its w
 from __future__ import annotations
 
 import contextlib
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from . import procfs
@@ -19,40 +20,56 @@ _BLOCK = 512
 _OWN = re.compile(r"(psm_|sem\.mp-|vllm_offload_)[^/]*")
 
 
-def mapped(pids: Iterable[int]) -> set[Path]:
-    """Return the files that engines make in ``/dev/shm`` and that the processes have mapped under their names."""
+def used(pids: Iterable[int]) -> set[Path]:
+    """Return the files that engines make in ``/dev/shm`` and that the processes have open or mapped by their names.
+
+    An engine that starts opens its file before it maps it, and closes it afterwards.
+    """
     found: set[Path] = set()
     for pid in pids:
-        try:
-            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-        except OSError:
-            continue  # gone, or of another user
-        names = (line.partition(f"{FOLDER}/")[2] for line in maps.splitlines())
-        found.update(FOLDER / name for name in names if _OWN.fullmatch(name) and not name.endswith(" (deleted)"))
+        # Of open files first: one that is mapped and closed between the two looks is found by the second.
+        for text in (*_open(pid), *_mapped(pid)):
+            name = text.partition(f"{FOLDER}/")[2]
+            if _OWN.fullmatch(name) and not name.endswith(" (deleted)"):
+                found.add(FOLDER / name)
     return found
 
 
 def unused() -> dict[Path, int]:
-    """Return what engines left in ``/dev/shm`` and no process of this user has mapped, with the bytes that it takes.
+    """Return what engines left in ``/dev/shm`` and no process of this user uses, with the bytes that it takes.
 
     Engines make most of their files larger than what they ever write: only what was written takes memory.
     """
     there = [path for path in FOLDER.iterdir() if _OWN.fullmatch(path.name)] if FOLDER.is_dir() else []
-    used = mapped(procfs.pids()) if there else set()
+    in_use = used(procfs.pids()) if there else set()
     found: dict[Path, int] = {}
     for path in there:
         with contextlib.suppress(OSError):  # gone meanwhile
-            if path not in used:
+            if path not in in_use:
                 found[path] = path.stat().st_blocks * _BLOCK
     return found
 
 
 def remove_unused(paths: set[Path]) -> None:
-    """Remove those of the files that no process of this user has mapped; they need not exist.
+    """Remove those of the files that no process of this user has open or mapped; they need not exist.
 
     Files of other users stay.
     """
     if paths:
-        for path in paths - mapped(procfs.pids()):
+        for path in paths - used(procfs.pids()):
             with contextlib.suppress(PermissionError):
                 path.unlink(missing_ok=True)
+
+
+def _open(pid: int) -> Iterator[str]:
+    """Yield what the open files of a process are called; nothing of one that is gone or of another user."""
+    with contextlib.suppress(OSError):
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                yield os.readlink(f"/proc/{pid}/fd/{entry}")
+
+
+def _mapped(pid: int) -> Iterator[str]:
+    """Yield the lines that tell what a process has mapped; nothing of one that is gone or of another user."""
+    with contextlib.suppress(OSError):
+        yield from Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
