@@ -36,8 +36,7 @@ def objects(page: Path) -> dict[str, str]:
         for path in (word for word in call if word.startswith("examples/") and word.endswith(".yaml")):
             serving = load_file(ROOT / path)
             assert list(check(serving)) == [], path
-            model = serving.spec.model
-            found[serving.metadata.name] = model.name or model.uri.rpartition("/")[2]
+            found[serving.metadata.name] = serving.spec.model.served_name
     return found
 
 

@@ -81,6 +81,11 @@ class Model(Section):
         "from config.json where this machine has the model.",
     )
 
+    @property
+    def served_name(self) -> str:
+        """Name under which the model is served: the user's, or the last part of the address."""
+        return self.name or self.uri.rstrip("/").rsplit("/", 1)[-1]
+
 
 class KVSettings(Section):
     """Settings of the KV cache that both roles share."""

@@ -59,7 +59,6 @@ async def _probe(connection: Connection, name: str, timeout: float) -> tuple[Ver
     from ..control.observe import serving_of
     from ..control.permissions import PODS, SECRETS
     from ..control.pods import pod_state
-    from ..control.verification import served_model
     from ..doctor.named import read_named
     from ..local.errors import LocalError
     from ..plan import labels
@@ -110,7 +109,7 @@ async def _probe(connection: Connection, name: str, timeout: float) -> tuple[Ver
             [endpoint(pod) for pod in engines],
             keys=mark.keys_of(signing),
             revision=revision,
-            model=served_model(serving),
+            model=serving.spec.model.served_name,
             router=None if router is None else endpoint(router),
             timeout=timeout,
             session=session,

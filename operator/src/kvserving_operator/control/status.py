@@ -212,7 +212,7 @@ def _of_plan(facts: Facts, serving: KVServing) -> dict[str, Any]:
     l2 = spec.cache.l2
     return {
         "url": url,
-        "model": redact(spec.model.name or spec.model.uri.rstrip("/").rsplit("/", 1)[-1]),
+        "model": redact(spec.model.served_name),
         "engine": {"version": profile.engine_version, "image": redact(profile.engine_image)},
         "tiers": {
             "l1": _l1(spec),

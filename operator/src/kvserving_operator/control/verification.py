@@ -292,19 +292,13 @@ class Verifications:
             self._enqueue(state.key)
 
 
-def served_model(serving: KVServing) -> str:
-    """Return the name under which the model is served."""
-    model = serving.spec.model
-    return model.name or model.uri.rstrip("/").rsplit("/", 1)[-1]
-
-
 def subjects(view: View, plan: Plan, serving: KVServing, *, routed: bool) -> tuple[Subject, ...]:
     """Return what is verified of one object: the planned revision first, then those that are still there."""
     router = serving.spec.router
     planned = Subject(
         plan.revision,
         view.serving.generation,
-        model=served_model(serving),
+        model=serving.spec.model.served_name,
         keys=plan.generated_secrets[0].name,
         api_key=router.api_key_secret_ref,
         interval=float(serving.spec.transfer.verify.interval.seconds),

@@ -80,12 +80,6 @@ class Context:
         by_image = engine.version is None and engine.image is not None and not self.build.assumed
         return "spec.engine.image" if by_image else "spec.engine.version"
 
-    @property
-    def served_name(self) -> str:
-        """Name under which the model is served: the user's, or the last part of the address."""
-        model = self.spec.model
-        return model.name or model.uri.rstrip("/").rsplit("/", 1)[-1]
-
 
 def make_context(serving: KVServing, site: Site, observed: Observed) -> Context:
     """Resolve what the builders share. Never raises for an object that the models accept."""

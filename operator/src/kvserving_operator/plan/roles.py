@@ -46,7 +46,7 @@ def notes(ctx: Context) -> dict[str, str]:
     return {
         labels.ENGINE_VERSION: ctx.profile.engine_version,
         labels.ENGINE_IMAGE: ctx.profile.engine_image,
-        labels.SERVED_MODEL: ctx.served_name,
+        labels.SERVED_MODEL: ctx.spec.model.served_name,
     }
 
 

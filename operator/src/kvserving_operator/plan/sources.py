@@ -38,7 +38,7 @@ def _reference(uri: str) -> str:
 def model_args(ctx: Context) -> list[str]:
     """Arguments that name the model, its revision and its adapters."""
     model = ctx.spec.model
-    args = [f"--model={_reference(model.uri)}", f"--served-model-name={literal(ctx.served_name)}"]
+    args = [f"--model={_reference(model.uri)}", f"--served-model-name={literal(model.served_name)}"]
     if model.revision is not None:
         args.append(f"--revision={literal(model.revision)}")
     if model.uri.startswith("s3://"):
