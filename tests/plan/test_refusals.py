@@ -63,6 +63,10 @@ OTHERS: list[tuple[dict[str, Any], list[str]]] = [
     ({"engine": {"version": "0.23.0"}}, ["spec.engine.version", "0.23.0", "0.24.0"]),
     ({"engine": {"device": "cpu"}, "kvcached": {"enabled": True}}, ["spec.kvcached.enabled", "cpu"]),
     ({"model": {"uri": "gs://bucket/model"}}, ["spec.model.uri", "gs://bucket/model", "hf://owner/name"]),
+    (
+        {"router": {"type": "vllm-router"}, "model": {"uri": "hf://o/a", "loras": [{"name": "a", "uri": "hf://o/b"}]}},
+        ["spec.model.loras[0].name", "'a'", "spec.model.uri", "rename the adapter"],
+    ),
     ({"model": {"uri": "file://models/x"}}, ["spec.model.uri", "file:///path"]),
     (
         {"engine": {"kv": {"hybrid": "disabled"}}, "model": {"uri": "hf://Qwen/Qwen3-Next-80B-A3B-Instruct"}},

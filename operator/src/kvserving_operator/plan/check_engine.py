@@ -70,7 +70,13 @@ def kv_type(kv: KVSettings, build: catalog.EngineBuild) -> Iterator[Fault]:
 
 
 def _model(ctx: Context) -> Iterator[Fault]:
-    for index, lora in enumerate(ctx.spec.model.loras):
+    model = ctx.spec.model
+    for index, lora in enumerate(model.loras):
+        # A rule refuses the name that the model has in spec.model.name.
+        if model.name is None and lora.name == model.served_name:
+            message = f"{quoted(lora.name)} is the model's own name, by spec.model.uri: requests could not choose; "
+            message += "rename the adapter, or give the model a name (spec.model.name)"
+            yield Fault(f"spec.model.loras[{index}].name", message, lora.name)
         # A rule refuses addresses with credentials, which must not be shown.
         if lora.uri.startswith("s3://") and "@" not in lora.uri:
             message = f"{lora.uri!r}: vLLM loads no adapters from a bucket; use hf:// or pvc://"
