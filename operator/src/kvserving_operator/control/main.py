@@ -13,25 +13,21 @@ from typing import Any
 
 from kubernetes.aio.client.api_client import ApiClient
 
-from ..plan.types import Site
 from ..verify.run import verify
 from . import app, logs, preflight
-from .apply import Applier
 from .config import Config
 from .credentials import NoCredentials, access, client
-from .events import Recorder
 from .failures import ApiFailure, describe
 from .health import LagMeter, Vitals, serve
 from .kube import Kube, MayNotWrite
 from .lease import Leadership, LeaseLost
 from .metrics import Metrics
 from .observe import Key, Store
+from .parts import Parts, assemble
 from .reconcile import Reconciler, Result
-from .restarts import Restarts
 from .resync import Resync
-from .secrets import SecretKeeper
-from .source import Source, SourceEnded, Watches
-from .verification import Probe, Verifications
+from .source import SourceEnded
+from .verification import Probe
 from .workqueue import Backoff, Closed, TokenBucket, WorkQueue
 
 log = logging.getLogger(__name__)
@@ -191,86 +187,38 @@ class Process:
         """Watch and reconcile as the one that writes."""
         self._vitals.role = "active"
         self._metrics.leader.set(1)
-        secrets = SecretKeeper(kube, time.monotonic)
-        applier = Applier(kube, self._store)
-        recorder = Recorder(kube, self._config.identity, lambda reason: self._metrics.events.labels(reason).inc())
-        restarts = Restarts(
-            kube,
-            self._store,
-            recorder,
-            self._queue.add,
-            lambda reason: self._metrics.engines_replaced.labels(reason).inc(),
-            time.monotonic,
-        )
-        verifications = Verifications(
-            secrets.read,
-            self._queue.add,
-            lambda reason: self._metrics.verifications.labels(reason).inc(),
-            time.monotonic,
-            probe=restarts.overhear(self._probe),
-        )
-        site = Site(
-            "cluster",
-            connector_image=self._config.connector_image,
-            operator_namespace=self._config.namespace,
-            monitoring_namespace=self._config.monitoring_namespace,
-        )
-        reconciler = Reconciler(
-            kube,
-            self._store,
-            applier,
-            secrets,
-            verifications,
-            recorder,
-            site,
-            troubles=restarts.problems,
-            watched_until=lambda: self._leadership.held_before,
-        )
-
-        def take(found: preflight.Installed) -> None:
-            applier.absent, reconciler.optional_kinds = found.absent, found.optional_kinds
-
-        take(kinds)
-        watched = app.watched(kinds)
-        resync = Resync(
+        parts = assemble(
+            self._config,
             kube,
             self._store,
             self._queue,
-            lambda: app.watched(kinds),
-            self._config.namespaces,
-            self._metrics.healed.inc,
-            self._metrics.resyncs.inc,
+            self._metrics,
+            probe=self._probe,
+            held_before=lambda: self._leadership.held_before,
+            found=kinds,
+            login=login,
         )
-
-        async def look_again() -> None:
-            nonlocal kinds
-            known, kinds = app.watched(kinds), await preflight.installed(kube)
-            take(kinds)
-            if late := sorted(found.full_name for found in set(app.watched(kinds)) - set(known)):
-                how = "changes are seen at each resync, and at once after a restart"
-                log.warning("installed since the start: %s; %s", ", ".join(late), how)
-
-        await self._unless_stopped(self._first_listing(resync))
+        await self._unless_stopped(self._first_listing(parts.resync))
         self._vitals.synced = True
+        await self._run(parts)
 
-        def source() -> Source:
-            return Source(watched, self._store, login, self._config.namespaces, resync.soon)
-
-        watches = Watches(source, resync.soon, time.monotonic)
-        parts = {
-            asyncio.create_task(watches.run(), name="watch"),
-            asyncio.create_task(resync.run(self._config.resync_seconds, look_again), name="resync"),
-            asyncio.create_task(verifications.watch_counters(self._config.counters_seconds), name="counters"),
-            asyncio.create_task(secrets.watch(self._config.counters_seconds, self._queue.add), name="secrets"),
-            asyncio.create_task(restarts.watch(min(_ACTIVITY_SECONDS, self._config.counters_seconds)), name="restarts"),
+    async def _run(self, parts: Parts) -> None:
+        """Run the parts and the workers until a signal, or until one of them ends. Raises what that one raises."""
+        pause = self._config.counters_seconds
+        looks = {
+            asyncio.create_task(parts.watches.run(), name="watch"),
+            asyncio.create_task(parts.resync.run(self._config.resync_seconds, parts.kinds.look_again), name="resync"),
+            asyncio.create_task(parts.verifications.watch_counters(pause), name="counters"),
+            asyncio.create_task(parts.secrets.watch(pause, self._queue.add), name="secrets"),
+            asyncio.create_task(parts.restarts.watch(min(_ACTIVITY_SECONDS, pause)), name="restarts"),
         }
         workers = {
-            asyncio.create_task(self._worker(reconciler), name=f"worker-{number}")
+            asyncio.create_task(self._worker(parts.reconciler), name=f"worker-{number}")
             for number in range(self._config.workers)
         }
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         try:
-            done, _ = await asyncio.wait({*parts, *workers, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({*looks, *workers, stopped}, return_when=asyncio.FIRST_COMPLETED)
             self._stop.set()
             self._queue.close()
             for task in done:
@@ -282,11 +230,11 @@ class Process:
         finally:
             self._queue.close()
             self._stop.set()
-            await verifications.close()
-            await watches.close()
-            for task in (*parts, *workers, stopped):
+            await parts.verifications.close()
+            await parts.watches.close()
+            for task in (*looks, *workers, stopped):
                 task.cancel()
-            await asyncio.gather(*parts, *workers, stopped, return_exceptions=True)
+            await asyncio.gather(*looks, *workers, stopped, return_exceptions=True)
 
     async def _worker(self, reconciler: Reconciler) -> None:
         while True:
