@@ -12,7 +12,16 @@ import kvserving_operator
 ROOT = Path(kvserving_operator.__file__).parent
 PURE = [
     path
-    for part in ("plan", "engines", "connectors.py", "memory.py", "model_facts.py", "profile.py", "reasons.py")
+    for part in (
+        "plan",
+        "engines",
+        "connectors.py",
+        "memory.py",
+        "model_facts.py",
+        "profile.py",
+        "reasons.py",
+        "redaction.py",
+    )
     for path in ([ROOT / part] if part.endswith(".py") else sorted((ROOT / part).glob("*.py")))
 ]
 FORBIDDEN = {

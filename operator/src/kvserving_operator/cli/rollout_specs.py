@@ -14,13 +14,13 @@ from pydantic import ValidationError
 from ..api.faults import Fault
 from ..api.load import inspect
 from ..api.v1alpha1 import API_VERSION, KIND, KVServingSpec
-from ..control.logs import redact
 from ..local.errors import LocalError
 from ..plan import check, labels
 from ..plan.context import make_context
 from ..plan.history import SPEC_KEY
 from ..plan.types import CLUSTER, Observed
 from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, Reason
+from ..redaction import redact
 
 Body = Mapping[str, Any]
 SHORT = 8

@@ -14,11 +14,11 @@ from ..plan.secret_refs import needed
 from ..plan.types import Manifest
 from ..plan.workloads import ENGINES
 from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, WORKING, Reason
+from ..redaction import redact
 from . import scaling, sets
 from .causes import why
 from .facts import Condition, Facts, serving_revisions, workload
 from .failures import Problem
-from .logs import redact
 
 TYPES: Mapping[str, str] = {
     "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "

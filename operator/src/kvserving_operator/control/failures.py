@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..reasons import Reason
-from .logs import redact
+from ..redaction import redact
 
 _MOST_FIELDS = 8
 # As the apiserver's authorizers word it: User "x" cannot patch resource "services"; user "x" is attempting to grant ...

@@ -12,10 +12,10 @@ from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
 from ..connectors import l1_owners, l2_type
 from ..plan.rollout_types import ROLES, RevisionSet
 from ..reasons import Reason
+from ..redaction import MASK, redact
 from . import scaling
 from .conditions import foreign_service, router_service
 from .facts import Condition, Facts, serving_revisions, workload, workloads
-from .logs import MASK, redact
 from .observe import Serving
 from .rollouts import Rollout
 from .sets import revisions

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..api.faults import printable
-from ..control.logs import redact
+from ..redaction import redact
 
 
 class Severity(StrEnum):

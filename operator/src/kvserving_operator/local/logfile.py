@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..api.faults import printable
-from ..control.logs import redact
+from ..redaction import redact
 from .runlogs import older, put_aside
 
 LIMIT = 16 * 2**20
