@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kvserving_operator.api.load import load
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import plan
+from kvserving_operator.plan.planning import plan
 
 from .table import Table
 

@@ -11,7 +11,7 @@ from tests.examples import PEERS, files, lines, spread_lines
 from tests.plan.fields import leaves
 
 from kvserving_operator.api.load import load_file
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 GUIDE = Path(__file__).parents[1] / "docs" / "migrate.md"
 COMPARISON = GUIDE.with_name("comparison.md")

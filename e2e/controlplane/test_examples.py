@@ -17,7 +17,7 @@ from tests.examples import files
 from tests.kubernetes_versions import FOREIGN
 
 from kvserving_operator.api.load import load_file
-from kvserving_operator.plan import plan
+from kvserving_operator.plan.planning import plan
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 # Those of one machine name a folder in the user's home, which no cluster has.

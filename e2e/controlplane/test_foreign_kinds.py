@@ -15,7 +15,8 @@ from tests.plan.support import pair, serving
 from kvserving_operator.api.load import load_file
 from kvserving_operator.control import drift
 from kvserving_operator.control.config import FIELD_MANAGER
-from kvserving_operator.plan import Observed, plan
+from kvserving_operator.plan.planning import plan
+from kvserving_operator.plan.types import Observed
 
 KINDS = ("HTTPRoute", "LeaderWorkerSet", "PodMonitor", "ScaledObject")
 HAS = Observed(kinds=frozenset(KINDS))

@@ -23,7 +23,8 @@ from kvserving_operator.control.kube import Kube
 from kvserving_operator.control.observe import Key, Store, View, child_of, serving_of
 from kvserving_operator.control.pods import pod_state
 from kvserving_operator.control.workqueue import TokenBucket
-from kvserving_operator.plan import Plan, plan
+from kvserving_operator.plan.planning import plan
+from kvserving_operator.plan.types import Plan
 from kvserving_operator.reasons import Reason
 
 KIND = "KVServingRole"

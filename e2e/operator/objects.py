@@ -15,8 +15,8 @@ from kvserving_operator.control import scaling
 from kvserving_operator.control.children import Action, decide, wanted
 from kvserving_operator.control.observe import View, child_of, serving_of
 from kvserving_operator.control.permissions import CHILDREN, SECRETS, resource_of
-from kvserving_operator.plan import Plan, Site, plan
-from kvserving_operator.plan.types import Observed
+from kvserving_operator.plan.planning import plan
+from kvserving_operator.plan.types import Observed, Plan, Site
 
 _POLL = 0.05
 

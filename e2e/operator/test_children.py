@@ -31,7 +31,7 @@ from kvserving_operator.control.children import wanted
 from kvserving_operator.control.config import FIELD_MANAGER
 from kvserving_operator.control.observe import child_of, serving_of
 from kvserving_operator.control.permissions import CHILDREN, resource_of
-from kvserving_operator.plan import plan
+from kvserving_operator.plan.planning import plan
 
 CASES = sorted((ROOT / "tests/cases/specs/valid").glob("*.yaml"))
 RICH: dict[str, Any] = {

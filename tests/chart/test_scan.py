@@ -15,7 +15,7 @@ from tests.chart.charts import ROOT, Helm, value_files
 from tests.examples import files
 
 from kvserving_operator.api.load import load_file
-from kvserving_operator.plan import plan
+from kvserving_operator.plan.planning import plan
 
 EXCEPTIONS = yaml.safe_load(Path(__file__).with_name("scan_exceptions.yaml").read_text())
 _PARTS = {"operator", "test", "engine", "router", "store"}

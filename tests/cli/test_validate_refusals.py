@@ -13,7 +13,7 @@ from tests.plan.test_refusals import OTHERS, PLAN_CASES
 
 from kvserving_operator import cli
 from kvserving_operator.api.load import inspect
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 ASKED = ("--device", "h100", "--prompt-tokens", "4000", "--output-tokens", "300", "--rate", "8")
 RELATIVE = "file://models/x"

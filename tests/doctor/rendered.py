@@ -14,7 +14,8 @@ from tests.plan.test_every_field import CHANGES
 from kvserving_operator.api import load
 from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.doctor.explain import Injected, injected
-from kvserving_operator.plan import CLUSTER, Site, check, plan
+from kvserving_operator.plan.planning import check, plan
+from kvserving_operator.plan.types import CLUSTER, Site
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

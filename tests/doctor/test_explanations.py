@@ -12,7 +12,8 @@ from tests.plan.support import LOCAL, pair, serving
 
 from kvserving_operator.api import load
 from kvserving_operator.doctor.explanations_service import EXPLANATIONS
-from kvserving_operator.plan import CLUSTER, check
+from kvserving_operator.plan.planning import check
+from kvserving_operator.plan.types import CLUSTER
 
 
 @pytest.mark.parametrize("path", examples(), ids=lambda path: path.name)

@@ -24,7 +24,7 @@ from tests.kubernetes_versions import faults as kubernetes_faults
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.api.load import load
 from kvserving_operator.api.v1alpha1 import API_VERSION, KIND
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 LANGUAGES = frozenset({"yaml"})
 KINDS = ("spec", "values", "other")

@@ -15,7 +15,7 @@ from tests.documents.pages import QUICK_STARTS, README, ROOT, shown
 from tests.documents.shell import calls, commands
 
 from kvserving_operator.api.load import load_file
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 PAGES = (README, *QUICK_STARTS)
 NOT_RUN = [(page, block, how) for page in PAGES for block, how in of_page(page) if isinstance(how, NotRun)]

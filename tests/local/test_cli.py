@@ -36,6 +36,22 @@ def test_help_is_complete_and_imports_nothing_slow(machine: Machine) -> None:
     assert not {"pydantic", "yaml", "rich", "aiohttp", "asyncio", "celpy", "kopf", "kubernetes"} & set(loaded)
 
 
+@pytest.mark.parametrize("words", [("logs", "svc"), ("down", "svc"), ("down", "--all"), ("status",), ("version",)])
+def test_a_command_of_what_runs_imports_neither_models_nor_builders_nor_a_client(
+    machine: Machine, words: tuple[str, ...]
+) -> None:
+    logs = machine.folder / "state/svc/logs"
+    logs.mkdir(parents=True)
+    (logs / "svc-decode-0.log").write_text("old\n")
+    code = f"import sys; from kvserving_operator.cli import run; status = run({words!r});"
+    done = machine.result([sys.executable, "-c", f"{code} print(*sys.modules, file=sys.stderr); sys.exit(status)"])
+    assert done.returncode == 0
+    loaded = set(done.stderr.splitlines()[-1].split())
+    cheap = {"kvserving_operator.plan", "kvserving_operator.plan.labels", "kvserving_operator.plan.names"}
+    assert not {name for name in loaded if name.startswith("kvserving_operator.plan")} - cheap
+    assert not {"pydantic", "celpy", "aiohttp", "kopf", "kubernetes"} & loaded
+
+
 def test_wrong_usage_is_exit_status_2(machine: Machine) -> None:
     assert machine("up").returncode == 2
     assert machine("down").returncode == 2

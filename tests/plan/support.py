@@ -15,7 +15,9 @@ from tests.specs import SPECS
 from kvserving_operator.api.rules import violations
 from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.engines import arguments
-from kvserving_operator.plan import CLUSTER, Observed, Plan, Site, check, plan, workloads
+from kvserving_operator.plan import workloads
+from kvserving_operator.plan.planning import check, plan
+from kvserving_operator.plan.types import CLUSTER, Observed, Plan, Site
 
 LOCAL = Site("local")
 DATA = Path(__file__).parent / "data"

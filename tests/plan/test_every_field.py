@@ -9,7 +9,8 @@ from tests.plan.fields import leaves
 from tests.plan.support import edited, raw_case
 
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import Observed, plan
+from kvserving_operator.plan.planning import plan
+from kvserving_operator.plan.types import Observed
 
 # Fields without effect on objects in this release, and what reads them.
 ELSEWHERE = {

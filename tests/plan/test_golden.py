@@ -10,7 +10,8 @@ from tests import specs
 from tests.plan.support import GOLDEN, LOCAL, dump
 
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import CLUSTER, Site, check, plan
+from kvserving_operator.plan.planning import check, plan
+from kvserving_operator.plan.types import CLUSTER, Site
 
 SITES = [(path, CLUSTER, f"{path.stem}.yaml") for path in specs.accepted()]
 SITES += [(path, LOCAL, f"{path.stem}.local.yaml") for path in specs.accepted() if path.stem[:2] in ("01", "02", "11")]

@@ -10,7 +10,8 @@ from tests.examples import files
 from tests.kubernetes_versions import FOREIGN, VERSIONS, faults
 
 from kvserving_operator.api.load import load_file
-from kvserving_operator.plan import Observed, plan
+from kvserving_operator.plan.planning import plan
+from kvserving_operator.plan.types import Observed
 
 HAS = Observed(kinds=frozenset({"PodMonitor"}))
 

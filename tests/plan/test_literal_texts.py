@@ -8,7 +8,7 @@ import pytest
 from tests.plan.support import LOCAL, Rendered, pair, render, serving
 
 from kvserving_operator.local.variables import expand
-from kvserving_operator.plan import plan
+from kvserving_operator.plan.planning import plan
 
 NAME = "a$(POD_IP)$$(HOME)$"
 VARIABLES = {"POD_IP": "10.0.0.1", "HOME": "/root"}

@@ -13,7 +13,8 @@ from tests.plan.whole_template import filled, leaves
 
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.control import pod_fields
-from kvserving_operator.plan import addresses, check, plan
+from kvserving_operator.plan import addresses
+from kvserving_operator.plan.planning import check, plan
 
 PIECES = st.sampled_from(
     [

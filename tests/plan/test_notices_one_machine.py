@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.plan.support import LOCAL, pair, render
 
-from kvserving_operator.plan import CLUSTER, Site
+from kvserving_operator.plan.types import CLUSTER, Site
 
 FOR_A_CLUSTER: dict[str, Any] = {
     "router": {

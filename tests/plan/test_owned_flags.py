@@ -7,7 +7,7 @@ from tests.plan.support import DATA, faults, pair, serving
 
 from kvserving_operator.api import owned
 from kvserving_operator.engines import arguments
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 KNOWN = [line for line in (DATA / "vllm-0.32.0-flags.txt").read_text().splitlines() if line.startswith("--")]
 

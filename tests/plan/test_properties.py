@@ -14,8 +14,10 @@ from tests.plan.support import LOCAL, edited
 
 from kvserving_operator.api.faults import Fault
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import Plan, check, plan, workloads
+from kvserving_operator.plan import workloads
 from kvserving_operator.plan.names import base_name
+from kvserving_operator.plan.planning import check, plan
+from kvserving_operator.plan.types import Plan
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,38}[a-z0-9])?", fullmatch=True)

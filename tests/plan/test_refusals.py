@@ -12,7 +12,7 @@ from tests.plan.support import faults, pair
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.api.load import inspect
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import check, plan
+from kvserving_operator.plan.planning import check, plan
 
 PLAN_CASES = specs.refused("plan")
 

@@ -8,7 +8,7 @@ import pytest
 from tests.plan.support import edited, faults, pair, render
 
 from kvserving_operator import connectors
-from kvserving_operator.plan import Site
+from kvserving_operator.plan.types import Site
 
 MATCHING = [
     "--model",

@@ -9,7 +9,7 @@ import pytest
 from tests import specs
 from tests.plan.support import LOCAL, case, faults, pair, render
 
-from kvserving_operator.plan import Site
+from kvserving_operator.plan.types import Site
 
 POLICIES = ["cacheAware", "powerOfTwo", "roundRobin"]
 

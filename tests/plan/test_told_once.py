@@ -16,7 +16,7 @@ from tests.plan.support import DATA
 from kvserving_operator.api import owned
 from kvserving_operator.api.faults import Fault
 from kvserving_operator.api.load import inspect
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 CASES = specs.refused()
 _SUBJECT = re.compile(r"(?<![-\w])--[a-z][-a-z0-9]*|\b[A-Z][A-Z0-9]*_[A-Z0-9_]+\b")

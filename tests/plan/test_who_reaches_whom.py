@@ -24,8 +24,8 @@ from tests.plan.policies import Address, Cluster, End, Pod, Protocol, pods
 from tests.plan.support import edited, pair
 
 from kvserving_operator.api.v1alpha1 import KVServing
-from kvserving_operator.plan import check, plan
 from kvserving_operator.plan.labels import NAME, REVISION, ROLE
+from kvserving_operator.plan.planning import check, plan
 from kvserving_operator.reasons import Reason
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

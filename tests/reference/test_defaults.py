@@ -14,7 +14,8 @@ from tests.plan.support import Rendered, edited, pair, render, serving
 from kvserving_operator.api import schema
 from kvserving_operator.api.types import Duration
 from kvserving_operator.api.v1alpha1 import KVServingSpec, KVServingStatus
-from kvserving_operator.plan import Plan, plan
+from kvserving_operator.plan.planning import plan
+from kvserving_operator.plan.types import Plan
 from kvserving_operator.reference import fields
 
 GROUPS = fields.groups(schema.object_schema(), {"spec": KVServingSpec, "status": KVServingStatus})

@@ -12,7 +12,8 @@ from tests.sizing.support import QWEN, sizing
 from kvserving_operator.api import load
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.api.v1alpha1 import KVServing, StatedFacts
-from kvserving_operator.plan import check, check_limits
+from kvserving_operator.plan import check_limits
+from kvserving_operator.plan.planning import check
 from kvserving_operator.sizing import objects
 from kvserving_operator.sizing.demand import Limits
 from kvserving_operator.sizing.objects import Changes

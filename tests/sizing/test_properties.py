@@ -14,7 +14,7 @@ from kvserving_operator.api.v1alpha1 import KVSettings, Parallelism
 from kvserving_operator.kv_size import block_bytes, block_tokens
 from kvserving_operator.memory import host_memory
 from kvserving_operator.model_facts import lookup
-from kvserving_operator.plan import check
+from kvserving_operator.plan.planning import check
 
 URIS = (QWEN, "hf://meta-llama/Llama-3.3-70B-Instruct", "hf://Qwen/Qwen3-30B-A3B", "hf://deepseek-ai/DeepSeek-V2-Lite")
 uris = st.sampled_from(URIS)

@@ -48,12 +48,9 @@ from .engines_spec import (
     Role,
     StatedFacts,
 )
+from .identity import API_VERSION, GROUP, KIND, VERSION
 from .status import KVServingStatus
 
-GROUP = "kvserving.dev"
-VERSION = "v1alpha1"
-API_VERSION = f"{GROUP}/{VERSION}"
-KIND = "KVServing"
 NAME_LENGTH = 40
 
 __all__ = [

@@ -228,7 +228,8 @@ def _check(body: dict[str, Any], observed: ModelFacts | None) -> None:
     """Raise ``InvalidSpec`` where the sized object would be refused: by what the user's file or name brought."""
     from ..api.faults import InvalidSpec
     from ..api.load import inspect
-    from ..plan import Observed, check
+    from ..plan.planning import check
+    from ..plan.types import Observed
 
     reading = inspect(body, strict=True)
     faults: Sequence[Fault] = reading.faults

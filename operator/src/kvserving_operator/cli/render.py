@@ -21,7 +21,8 @@ def command(file: str, site: str, output: str) -> int:
     Nothing else goes to standard output; notices go to standard error.
     """
     from ..local import model_config
-    from ..plan import Observed, Site, plan
+    from ..plan.planning import plan
+    from ..plan.types import Observed, Site
     from . import files
 
     serving = files.read(file)

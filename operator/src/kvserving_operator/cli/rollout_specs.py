@@ -15,9 +15,10 @@ from ..api.faults import Fault
 from ..api.load import inspect
 from ..api.v1alpha1 import API_VERSION, KIND, KVServingSpec
 from ..local.errors import LocalError
-from ..plan import check, labels
+from ..plan import labels
 from ..plan.context import make_context
 from ..plan.history import SPEC_KEY
+from ..plan.planning import check
 from ..plan.types import CLUSTER, Observed
 from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, Reason
 from ..redaction import redact

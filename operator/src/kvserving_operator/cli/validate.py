@@ -64,8 +64,8 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...], bool]:
     from ..api.faults import InvalidSpec
     from ..local import model_config
     from ..model_facts import from_config
-    from ..plan import CLUSTER, Observed, Site, check, plan
-    from ..plan.types import Notice
+    from ..plan.planning import check, plan
+    from ..plan.types import CLUSTER, Notice, Observed, Site
     from ..reasons import Reason
     from . import files as source
 

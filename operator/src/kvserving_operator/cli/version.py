@@ -17,6 +17,6 @@ def command() -> int:
 def text() -> str:
     """Version of this command, of its API and of its Python, in a line."""
     from .. import __version__
-    from ..api.v1alpha1 import API_VERSION
+    from ..api.identity import API_VERSION
 
     return f"kvserving {__version__} ({API_VERSION}, Python {platform.python_version()})"

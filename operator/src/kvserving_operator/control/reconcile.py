@@ -14,9 +14,9 @@ from ..api.fault_words import translate
 from ..api.faults import Fault, InvalidSpec
 from ..api.parse import plain
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing
-from ..plan import Plan, plan
+from ..plan.planning import plan
 from ..plan.scaling import wanted
-from ..plan.types import Observed, Site
+from ..plan.types import Observed, Plan, Site
 from ..reasons import Reason
 from . import children, drift, role_status, rollouts, scaling, status
 from .apply import Applier, Outcome

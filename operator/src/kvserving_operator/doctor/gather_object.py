@@ -20,10 +20,11 @@ from ..control.status import public
 from ..local import model_config, preflight
 from ..local.state import root
 from ..model_facts import ModelFacts
-from ..plan import Observed, Site, check, labels, plan
+from ..plan import labels
+from ..plan.planning import check, plan
 from ..plan.secret_refs import needed
 from ..plan.sources import source
-from ..plan.types import CLUSTER
+from ..plan.types import CLUSTER, Observed, Site
 from .connection import Connection, pod_path, refused
 from .facts import Body, Engine, Keys, Live, ObjectFacts, Series, Unread, role_of, unique
 from .named import read_named

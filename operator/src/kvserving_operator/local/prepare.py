@@ -30,7 +30,8 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
     ``tell`` gets a sentence per step that takes time. Raises ``InvalidSpec`` for faults of
     the object and ``EnvironmentFault`` with every reason of this machine; nothing is started.
     """
-    from ..plan import Observed, Site, plan
+    from ..plan.planning import plan
+    from ..plan.types import Observed, Site
 
     if serving.spec.suspend:
         raise EnvironmentFault("spec.suspend is true: nothing would run. Set it to false, or leave it out")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..api.v1alpha1 import RoleName
+if TYPE_CHECKING:
+    from ..api.v1alpha1 import RoleName
 
 LONGEST_BASE = 40
 # A StatefulSet's name and a hash of its template are one label of its pods: 52 characters. Those of a
