@@ -30,7 +30,7 @@ GUARD = "--middleware=kvserving_connector.guard.Guard"
 
 
 def has(*modules: str, device: str | None = "cpu", vllm: str | None = "0.32.0") -> Interpreter:
-    return Interpreter("/env/bin/python", vllm, device, "1.5.1", "1.13.0", None, frozenset(modules))
+    return Interpreter("/env/bin/python", vllm, device, "1.5.1", {"smg": "1.13.0"}, frozenset(modules))
 
 
 ALL = has("vllm", "nixl", "kvserving_connector", "smg")

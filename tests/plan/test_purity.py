@@ -21,6 +21,7 @@ PURE = [
         "profile.py",
         "reasons.py",
         "redaction.py",
+        "routers.py",
     )
     for path in ([ROOT / part] if part.endswith(".py") else sorted((ROOT / part).glob("*.py")))
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from ..routers import OF_OTHERS, ROUTERS
 from .rule import Rule
 from .stores import EXTERNAL
 
@@ -185,9 +186,9 @@ ROUTER = (
         *(
             (
                 f"{field} needs a router",
-                f"!has(self.{field}) || !has(self.type) || !(self.type in ['external', 'none'])",
-                "has no effect with router.type external or none, where the operator deploys no router: "
-                "remove it, or set spec.router.type to smg or vllm-router",
+                f"!has(self.{field}) || !has(self.type) || !(self.type in {list(OF_OTHERS)})",
+                f"has no effect with router.type {' or '.join(OF_OTHERS)}, where the operator deploys no router: "
+                f"remove it, or set spec.router.type to {' or '.join(ROUTERS)}",
                 field,
             )
             for field in ("image", "apiKeySecretRef", "gateway")

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ..verify.legs import Endpoint
     from ..verify.run import Verification
 
-_ROUTED = ("smg", "vllm-router")
-
 
 @click.command("verify")
 @click.argument("name", callback=object_name)
@@ -63,6 +61,7 @@ async def _probe(connection: Connection, name: str, timeout: float) -> tuple[Ver
     from ..local.errors import LocalError
     from ..plan import labels
     from ..plan.names import Names, base_name
+    from ..routers import ROUTERS
     from ..verify import mark, verify
 
     namespace, kube = connection.namespace, connection.kube
@@ -83,7 +82,7 @@ async def _probe(connection: Connection, name: str, timeout: float) -> tuple[Ver
             f"no ready {' and no ready '.join(lacking)} pod of revision {revision[:8] or '(none yet)'}: "
             f"`kubectl kvserving status {name}` shows the pods"
         )
-    router = next((pod for pod in ready if pod.role == "router" and serving.spec.router.type in _ROUTED), None)
+    router = next((pod for pod in ready if pod.role == "router" and serving.spec.router.type in ROUTERS), None)
     if router is not None and serving.spec.router.api_key_secret_ref is not None:
         click.echo("the router is left out: it wants a client's key, and the proxy passes none on", err=True)
         router = None

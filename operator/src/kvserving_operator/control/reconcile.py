@@ -18,6 +18,7 @@ from ..plan.planning import plan
 from ..plan.scaling import wanted
 from ..plan.types import Observed, Plan, Site
 from ..reasons import Reason
+from ..routers import ROUTERS
 from . import children, drift, role_status, rollouts, scaling, status
 from .apply import Applier, Outcome
 from .conditions import conditions
@@ -35,8 +36,6 @@ from .secrets import SecretKeeper
 from .verification import Standing, Verifications, subjects
 
 log = logging.getLogger(__name__)
-
-_ROUTERS = ("smg", "vllm-router")
 
 
 @dataclass(frozen=True)
@@ -212,7 +211,7 @@ class Reconciler:
             plan=planned,
             revision=planned.revision,
             disaggregated=serving.spec.prefill is not None,
-            routed=serving.spec.router.type in _ROUTERS,
+            routed=serving.spec.router.type in ROUTERS,
             suspended=serving.spec.suspend,
             problems={**outcome.problems, **self._troubles(view.serving.uid)},
             transfer=standings[planned.revision].transfer if planned.revision in standings else None,
@@ -233,7 +232,7 @@ class Reconciler:
         if serving.spec.prefill is None:
             self._verifications.retain(view.serving.uid, ())
             return {}
-        asked = subjects(view, planned, serving, routed=serving.spec.router.type in _ROUTERS)
+        asked = subjects(view, planned, serving, routed=serving.spec.router.type in ROUTERS)
         self._verifications.retain(view.serving.uid, {subject.revision for subject in asked})
         return {subject.revision: self._verifications.ask(view, subject) for subject in asked}
 

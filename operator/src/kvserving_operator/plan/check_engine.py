@@ -10,6 +10,7 @@ from ..api.types import quoted
 from ..api.v1alpha1 import KVSettings, RoleName
 from ..engines import catalog
 from ..memory import ranks_per_pod
+from ..routers import ROUTERS
 from . import scaling
 from .context import Context
 
@@ -172,12 +173,17 @@ def _ratio(ctx: Context, prefill: int, decode: int) -> Iterator[Fault]:
 
 def _router(ctx: Context) -> Iterator[Fault]:
     router = ctx.spec.router
-    if router.type == "smg" and ctx.spec.model.loras:
+    kind = ROUTERS.get(router.type)
+    if kind is None:
+        return
+    if not kind.knows_adapters and ctx.spec.model.loras:
+        others = " or ".join(other.name for other in ROUTERS.values() if other.knows_adapters)
         message = (
-            "smg answers 404 for the name of every LoRA adapter in spec.model.loras: use vllm-router, "
+            f"{kind.name} answers 404 for the name of every LoRA adapter in spec.model.loras: use {others}, "
             "or leave the adapters out"
         )
-        yield Fault("spec.router.type", message, "smg")
-    if router.type == "vllm-router" and router.policy == "powerOfTwo":
-        message = "vllm-router polls a load that vLLM does not serve: use cacheAware or roundRobin, or router smg"
+        yield Fault("spec.router.type", message, kind.name)
+    if not kind.weighs_load and router.policy == "powerOfTwo":
+        others = " or ".join(other.name for other in ROUTERS.values() if other.weighs_load)
+        message = f"{kind.name} polls a load that vLLM does not serve: use cacheAware or roundRobin, or router {others}"
         yield Fault("spec.router.policy", message, "powerOfTwo")

@@ -11,6 +11,7 @@ from ..api.faults import Fault
 from ..api.types import Quantity
 from ..api.v1alpha1 import RoleName
 from ..memory import enough, host_memory
+from ..routers import ANNOTATION_PREFIX
 from . import check_fields, check_pod, check_values, engine, labels, roles, sources, storage, template
 from .context import Context
 
@@ -63,7 +64,7 @@ def _template(ctx: Context, role: RoleName, user: Mapping[str, Any], path: str) 
     metadata, spec = template.section(user, "metadata"), template.section(user, "spec")
     for kind in ("labels", "annotations"):
         for key in template.section(metadata, kind):
-            if str(key).startswith((labels.PREFIX, "smg.ai/")) or str(key) in labels.object_labels(ctx.name):
+            if str(key).startswith((labels.PREFIX, ANNOTATION_PREFIX)) or str(key) in labels.object_labels(ctx.name):
                 yield Fault(f"{path}.metadata.{kind}", f"{key} is set by the operator: remove it", str(key))
     for key in metadata:
         if metadata[key] is not None and key not in ("labels", "annotations", "finalizers"):

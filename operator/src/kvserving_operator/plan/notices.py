@@ -8,6 +8,7 @@ from ..api.stores import EXTERNAL
 from ..connectors import l2_type, roles_with_l2
 from ..engines import catalog
 from ..reasons import Reason
+from ..routers import ROUTERS
 from . import addresses, ports, template
 from .context import Context
 from .types import Notice
@@ -110,9 +111,10 @@ def _store_folder(ctx: Context) -> list[Notice]:
 
 
 def _router(ctx: Context) -> list[Notice]:
-    if ctx.spec.router.type != "vllm-router":
+    kind = ROUTERS.get(ctx.spec.router.type)
+    if kind is None or kind.checks_clients:
         return []
-    message = "vllm-router checks no client's key and leaves its worker endpoints open on the same port: "
+    message = f"{kind.name} checks no client's key and leaves its worker endpoints open on the same port: "
     message += "let only a gateway or trusted pods reach it."
     path = "spec.router.apiKeySecretRef" if ctx.spec.router.api_key_secret_ref else "spec.router.type"
     return [Notice(Reason.ROUTER_OPEN, path, message)]

@@ -6,13 +6,14 @@ from typing import Any
 
 from ..api.v1alpha1 import RoleName
 from ..memory import host_memory, quantity
+from ..routers import CONNECTOR_ANNOTATION
 from . import engine, labels, sources, storage, template
 from .context import Context
 from .objects import manifest
 from .security import USER_ID, pod_context, sealed_container
 
-# smg reads it to relay transfer parameters; any other value, MultiConnector included, turns P/D off silently.
-ROUTER_ANNOTATION = {"smg.ai/kv-connector": "NixlConnector"}
+# Any other value, MultiConnector included, turns P/D off silently.
+_ROUTER_ANNOTATION = {CONNECTOR_ANNOTATION: "NixlConnector"}
 
 PREFETCH = "prefetch"
 
@@ -67,7 +68,7 @@ def pod_template(ctx: Context, role: RoleName, *, worker: bool = False) -> dict[
     """
     named = labels.worker(role) if worker else role
     metadata: dict[str, Any] = {"labels": labels.child_labels(ctx.name, named, ctx.revision)}
-    marks = dict(ROUTER_ANNOTATION) if ctx.disaggregated and not worker else {}
+    marks = dict(_ROUTER_ANNOTATION) if ctx.disaggregated and not worker else {}
     marks |= queue(ctx)
     if marks:
         metadata["annotations"] = marks

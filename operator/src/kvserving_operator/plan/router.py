@@ -9,13 +9,13 @@ from __future__ import annotations
 from importlib import resources
 from typing import Any
 
+from ..routers import ROUTERS, SMG, VLLM_ROUTER, RouterKind
 from . import labels, ports, roles
 from .context import Context
 from .engine import DEAD_GRACE_SECONDS, KEYS_PATH
 from .objects import literal, manifest
 from .security import USER_ID, pod_context, sealed_container
 
-IMAGES = {"smg": "lightseekorg/smg:1.13.0", "vllm-router": "vllm/vllm-router:v0.1.17"}
 LAUNCHER_PATH = "/etc/kvserving/router"
 API_KEY_PATH = "/etc/kvserving/api-key"
 LAUNCHER = resources.files(__package__).joinpath("assets", "router_launch.py").read_text(encoding="utf-8")
@@ -30,12 +30,11 @@ _POLICIES = {
 
 def deployed(ctx: Context) -> bool:
     """Whether the operator runs the router."""
-    return ctx.spec.router.type in IMAGES
+    return ctx.spec.router.type in ROUTERS
 
 
-def checks_clients(ctx: Context) -> bool:
-    """Whether the router refuses clients without the key; vllm-router 0.1.17 has no such check."""
-    return ctx.spec.router.type == "smg"
+def _kind(ctx: Context) -> RouterKind:
+    return ROUTERS[ctx.spec.router.type]
 
 
 def objects(ctx: Context) -> list[dict[str, Any]]:
@@ -53,7 +52,7 @@ def objects(ctx: Context) -> list[dict[str, Any]]:
 
 def router_args(ctx: Context) -> list[str]:
     """The launcher's arguments: which router, then its flags. No key is among them."""
-    return [ctx.spec.router.type, *(_smg(ctx) if ctx.spec.router.type == "smg" else _vllm_router(ctx))]
+    return [ctx.spec.router.type, *_FLAGS[ctx.spec.router.type](ctx)]
 
 
 def engine_port(ctx: Context) -> int:
@@ -82,7 +81,7 @@ def _smg(ctx: Context) -> list[str]:
         *("--retry-max-retries", "8"),
         *("--request-timeout-secs", str(timeout), "--shutdown-grace-period-secs", str(timeout)),
         *("--max-payload-size", "67108864", "--history-backend", "none"),
-        *("--health-check-port", str(ports.ROUTER_HEALTH)),
+        *("--health-check-port", str(SMG.health_port)),
         *("--prometheus-host", "$(KVSERVING_BIND_ADDRESS)", "--prometheus-port", str(ports.ROUTER_METRICS)),
         *("--log-level", "warn", "--log-json", "--disable-tokenizer-autoload"),
     ]
@@ -110,6 +109,9 @@ def _vllm_router(ctx: Context) -> list[str]:
     ]
 
 
+_FLAGS = {SMG.name: _smg, VLLM_ROUTER.name: _vllm_router}
+
+
 def _kubernetes_discovery(ctx: Context) -> list[str]:
     args = ["--service-discovery", "--service-discovery-namespace", ctx.namespace]
     args += ["--service-discovery-port", str(engine_port(ctx))]
@@ -124,7 +126,7 @@ def _kubernetes_discovery(ctx: Context) -> list[str]:
 
 def _policies(ctx: Context) -> list[str]:
     prefill, decode = _POLICIES[ctx.spec.router.policy]
-    if ctx.spec.router.type == "vllm-router":
+    if not _kind(ctx).weighs_load:
         # Its power_of_two polls a load that vLLM does not serve, and refuses to start with one decode engine.
         decode = "round_robin"
     if not ctx.disaggregated:
@@ -175,11 +177,11 @@ def _pod_spec(ctx: Context) -> dict[str, Any]:
         {"name": "KVSERVING_BIND_ADDRESS", "value": "0.0.0.0"},  # noqa: S104 - clients come from anywhere
         {"name": "KVSERVING_ROUTER_ADMIN_KEY_FILE", "value": f"{KEYS_PATH}/router-admin"},
     ]
-    if ctx.site.local and router.type == "vllm-router":
+    if ctx.site.local and not _kind(ctx).follows_file:
         engines = sum(roles.replicas(ctx, role) or 0 for role in ctx.roles)
         env.append({"name": "KVSERVING_EXPECTED_WORKERS", "value": str(engines)})
         env.append({"name": "KVSERVING_WORKER_WAIT_SECONDS", "value": str(_longest_start(ctx))})
-    if checks_clients(ctx) and router.api_key_secret_ref is not None:
+    if _kind(ctx).checks_clients and router.api_key_secret_ref is not None:
         items = [{"key": "api-key", "path": "api-key"}]
         secret = {"secretName": router.api_key_secret_ref, "items": items, "defaultMode": 0o400}
         volumes.append({"name": "api-key", "secret": secret})
@@ -187,7 +189,7 @@ def _pod_spec(ctx: Context) -> dict[str, Any]:
         env.append({"name": "KVSERVING_ROUTER_API_KEY_FILE", "value": f"{API_KEY_PATH}/api-key"})
     container = {
         "name": "router",
-        "image": router.image or IMAGES[router.type],
+        "image": router.image or _kind(ctx).image,
         "command": ["python3", f"{LAUNCHER_PATH}/launch.py"],
         "args": router_args(ctx),
         "env": env,
@@ -216,13 +218,13 @@ def _container_ports(ctx: Context) -> list[dict[str, Any]]:
         {"name": "http", "containerPort": ports.ROUTER_HTTP},
         {"name": "metrics", "containerPort": ports.ROUTER_METRICS},
     ]
-    if ctx.spec.router.type == "smg":
-        declared.append({"name": "health", "containerPort": ports.ROUTER_HEALTH})
+    if (health := _kind(ctx).health_port) is not None:
+        declared.append({"name": "health", "containerPort": health})
     return declared
 
 
 def _probes(ctx: Context) -> dict[str, Any]:
-    port = "health" if ctx.spec.router.type == "smg" else "http"
+    port = "http" if _kind(ctx).health_port is None else "health"
     ready = {"httpGet": {"path": "/readiness", "port": port}, "periodSeconds": 2, "timeoutSeconds": 2}
     alive = {"httpGet": {"path": "/liveness", "port": port}, "periodSeconds": 10, "timeoutSeconds": 5}
     # The pod's own grace is as long as the longest answer; one that is stopped answers nobody.

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ... import __version__
 from ...engines import catalog
 from ...engines.catalog import EngineBuild
-from ...plan.router import IMAGES
+from ...routers import ROUTERS
 from ..facts_machine import Environment, MachineFacts
 from ..findings import Finding, error, info, warning
 
@@ -179,19 +179,19 @@ def _version(engine: Environment, where: str) -> Iterator[Finding]:
 
 def _router(router: Environment) -> Iterator[Finding]:
     where = f"routers' Python {router.path}"
-    if router.problem or (router.smg is None and router.vllm_router is None):
+    if router.problem or not router.routers:
         yield error(
             "no-router",
             where,
-            router.problem or "it has neither smg nor vllm-router",
+            router.problem or f"it has neither {' nor '.join(ROUTERS)}",
             why="nothing pairs prefill and decode",
             fix=f"`{router.path} -m pip install smg`, or name an environment that has it by KVSERVING_ROUTER_PYTHON",
         )
 
         return
-    for kind, found in (("smg", router.smg), ("vllm-router", router.vllm_router)):
-        tested = IMAGES[kind].rpartition(":")[2].removeprefix("v")
-        if found is not None and found != tested:
+    for kind, found in router.routers.items():
+        tested = ROUTERS[kind].tested
+        if found != tested:
             yield info(
                 "router-untested",
                 where,
