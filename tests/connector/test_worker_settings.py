@@ -8,7 +8,7 @@ import pytest
 
 from kvserving_connector.core.loads import Loads
 from kvserving_connector.core.worker_settings import Offload, WorkerCacheSettings
-from kvserving_connector.store.open import KINDS
+from kvserving_connector.store.open import KINDS, examples
 
 L1 = {"cpu_bytes_to_use": 2**30}
 STORE = {"type": "SharedStoreTier", "urls": ["redis://a:secret@b"]}
@@ -78,7 +78,7 @@ def test_no_error_repeats_an_address(changed: dict[str, Any]) -> None:
 
 def test_a_store_without_addresses_or_with_a_misspelt_setting_is_refused() -> None:
     with pytest.raises(ValueError, match=r"secondary_tiers\[0\]\.urls: .* at least one address; write") as told:
-        WorkerCacheSettings.parse({**L1, "secondary_tiers": [{"type": "SharedStoreTier"}]})
+        WorkerCacheSettings.parse({**L1, "secondary_tiers": [{"type": "SharedStoreTier"}]}, examples())
     assert all(kind.example in str(told.value) for kind in KINDS)
     with pytest.raises(ValueError, match=r"secondary_tiers\[0\]\.tennant: .* no such setting; .*tenant"):
         WorkerCacheSettings.parse({**L1, "secondary_tiers": [{**STORE, "tennant": "a"}]})

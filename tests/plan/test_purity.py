@@ -42,6 +42,8 @@ FORBIDDEN = {
     "pathlib",
     "tempfile",
 }
+API = sorted((ROOT / "api").glob("*.py"))
+NETWORK = {"urllib.request", "http.client", "socket", "ssl", "random", "secrets"}
 CALLS = {"open", "hash", "input", "print"}
 
 
@@ -58,3 +60,14 @@ def test_module_uses_no_client_clock_environment_or_chance(path: Path) -> None:
             used.add(f"{node.func.id}()")
     assert not used & FORBIDDEN
     assert not [name for name in used if name.endswith("()")]
+
+
+@pytest.mark.parametrize("path", [*API, *PURE], ids=[str(path.relative_to(ROOT)) for path in [*API, *PURE]])
+def test_module_opens_no_connection_and_draws_no_number(path: Path) -> None:
+    used = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+            used |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    assert not used & NETWORK

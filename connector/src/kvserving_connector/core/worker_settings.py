@@ -66,8 +66,8 @@ class WorkerCacheSettings:
     store: Mapping[str, Any] | None = None
 
     @classmethod
-    def parse(cls, extra: Mapping[str, Any]) -> WorkerCacheSettings:
-        """Read ``kv_connector_extra_config``.
+    def parse(cls, extra: Mapping[str, Any], addresses: str = "its URL") -> WorkerCacheSettings:
+        """Read ``kv_connector_extra_config``. ``addresses`` are examples of a store's, for the way out.
 
         Raises ValueError naming the field, its value, the reason and the way out.
         """
@@ -86,7 +86,7 @@ class WorkerCacheSettings:
             chunk_tokens=_chunk_tokens(extra.get("hybrid_chunk_size")),
             loads=loads_rule(extra.get("loads", Loads.AUTO)),
             load_timeout_s=load_timeout(extra.get("load_timeout_s", DEFAULT_LOAD_TIMEOUT_S)),
-            store=_store(extra.get("secondary_tiers", [])),
+            store=_store(extra.get("secondary_tiers", []), addresses),
         )
 
 
@@ -111,7 +111,7 @@ def _chunk_tokens(value: Any) -> int | None:
     return value
 
 
-def _store(value: Any) -> Mapping[str, Any] | None:
+def _store(value: Any, addresses: str) -> Mapping[str, Any] | None:
     tiers = secondary_tiers_of(value)
     if not tiers:
         return None
@@ -128,8 +128,5 @@ def _store(value: Any) -> Mapping[str, Any] | None:
         known = ", ".join(sorted(STORE_SETTINGS))
         raise ValueError(f"{where}.{name}: a store has no such setting; remove it, or use one of {known}")
     if not store.get("urls"):
-        # Settings are also read where the packages of stores are not.
-        from kvserving_connector.store.open import examples
-
-        raise ValueError(f"{where}.urls: a store needs at least one address; write {examples()}")
+        raise ValueError(f"{where}.urls: a store needs at least one address; write {addresses}")
     return store

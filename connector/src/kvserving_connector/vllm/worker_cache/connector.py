@@ -15,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from kvserving_connector.compat import Unsupported, require
 from kvserving_connector.core.worker_settings import WorkerCacheSettings
 from kvserving_connector.settings import logger
+from kvserving_connector.store.open import examples
 from kvserving_connector.vllm.adapters import Adapters, hash_by_weights
 from kvserving_connector.vllm.context import SchedulerContext, SchedulerContextMixin
 
@@ -43,7 +44,7 @@ class WorkerCacheConnector(SchedulerContextMixin, KVConnectorBase_V1, SupportsHM
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        settings = WorkerCacheSettings.parse(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        settings = WorkerCacheSettings.parse(vllm_config.kv_transfer_config.kv_connector_extra_config, examples())
         shape = geometry(vllm_config, kv_cache_config, settings)
         self._scheduler: SchedulerHalf | None = None
         self._worker: WorkerHalf | None = None
