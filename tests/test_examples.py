@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.api.objects import load_file
 from tests.examples import PEERS, files, lines, spread_lines
 from tests.plan.fields import leaves
 
-from kvserving_operator.api.load import load_file
 from kvserving_operator.plan.planning import check
 
 GUIDE = Path(__file__).parents[1] / "docs" / "migrate.md"

@@ -13,10 +13,10 @@ import pytest
 import yaml
 from e2e.controlplane.api import ApiError, Json
 from e2e.controlplane.controlplane import ControlPlane
+from tests.api.objects import load_file
 from tests.examples import files
 from tests.kubernetes_versions import FOREIGN
 
-from kvserving_operator.api.load import load_file
 from kvserving_operator.plan.planning import plan
 
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}

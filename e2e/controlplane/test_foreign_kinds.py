@@ -9,10 +9,10 @@ import pytest
 from e2e.controlplane import build, foreign_crds
 from e2e.controlplane.api import ApiError
 from e2e.controlplane.controlplane import ControlPlane
+from tests.api.objects import load_file
 from tests.examples import files
 from tests.plan.support import pair, serving
 
-from kvserving_operator.api.load import load_file
 from kvserving_operator.control import drift
 from kvserving_operator.control.config import FIELD_MANAGER
 from kvserving_operator.plan.planning import plan

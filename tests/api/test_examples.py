@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.api.objects import load_file
 from tests.specs import Refused, accepted, refused
 
 from kvserving_operator.api.faults import InvalidSpec
-from kvserving_operator.api.load import inspect, load, load_file
+from kvserving_operator.api.load import inspect, load
 
 
 @pytest.mark.parametrize("path", accepted(), ids=lambda path: path.name)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.api.objects import HEAD, SPEC, serving
+from tests.api.objects import HEAD, SPEC, load_file, serving
 from tests.api.refusals import refusal_of
 
 from kvserving_operator.api.faults import InvalidSpec
-from kvserving_operator.api.load import load, load_file
+from kvserving_operator.api.load import load
 from kvserving_operator.api.parse import MAX_BYTES
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.api.objects import load_file
 from tests.chart import bundle
 from tests.chart.charts import ROOT, Helm, value_files
 from tests.examples import files
 
-from kvserving_operator.api.load import load_file
 from kvserving_operator.plan.planning import plan
 
 EXCEPTIONS = yaml.safe_load(Path(__file__).with_name("scan_exceptions.yaml").read_text())

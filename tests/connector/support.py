@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from kvserving_connector.core.policy import Role
-from kvserving_connector.core.signing import Keys, sign_mark, sign_params
+from kvserving_connector.core.signing import Keys, sign_params
 from kvserving_connector.guard import Guard
 from kvserving_connector.metrics import GuardCounters
 from kvserving_connector.settings import Settings
+from kvserving_operator.verify.mark import probe_mark
 
 KEY = "0123456789abcdef" * 4
 OTHER_KEY = "fedcba9876543210" * 4
@@ -58,8 +58,8 @@ def signed(**changes: Any) -> dict[str, Any]:
 
 
 def mark(now: float = NOW) -> dict[str, Any]:
-    """Extra arguments with a probe's mark that ends 60 s after ``now``."""
-    return {"kvserving_probe": sign_mark(keys=KEYS, revision=REVISION, expiry=int(now) + 60, nonce="0" * 16)}
+    """Extra arguments with the operator's mark of a probe, which ends 60 s after ``now``."""
+    return {"kvserving_probe": probe_mark(KEY.encode(), REVISION, int(now) + 60, "0" * 16)}
 
 
 @dataclass
@@ -152,6 +152,3 @@ class Rig:
         scope = {"type": "http", "method": method, "path": path, "headers": [*headers, *extra]}
         await self.guard(scope, receive, send)
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
-
-
-Sender = Callable[[Any], Awaitable[None]]

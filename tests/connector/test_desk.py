@@ -195,7 +195,7 @@ def test_a_probe_gets_a_receipt_with_what_all_ranks_measured() -> None:
     tally = decode.drain()
     assert tally is not None
     assert (tally.receipts, tally.tokens, tally.bytes) == ([1], [32], [150])
-    assert decode.open_handoffs == 0
+    assert not decode._handoffs
 
 
 def test_a_request_without_a_mark_is_counted_and_gets_no_receipt() -> None:
@@ -261,7 +261,7 @@ def test_late_facts_of_a_finished_request_are_dropped() -> None:
     decode.finished(request, None)
     decode.reported({"r1": TransferFacts(bytes=1, reporters=1)})
     decode.failed(["r1"])
-    assert decode.open_handoffs == 0
+    assert not decode._handoffs
 
 
 def test_facts_of_ranks_merge_without_sharing_objects() -> None:

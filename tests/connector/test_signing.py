@@ -12,11 +12,11 @@ from kvserving_connector.core.signing import (
     Keys,
     canonical,
     prompt_digest,
-    sign_mark,
     sign_params,
     verify_mark,
     verify_params,
 )
+from kvserving_operator.verify.mark import probe_mark
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -64,7 +64,7 @@ def test_the_key_that_vllm_adds_after_signing_does_not_break_the_signature() -> 
 def test_a_handoff_expires_to_the_second_and_a_mark_a_minute_later() -> None:
     assert check(signed(), now=NOW + 30) is None
     assert check(signed(), now=NOW + 31) is Refusal.EXPIRED
-    mark = sign_mark(keys=KEYS, revision=REVISION, expiry=int(NOW), nonce="0" * 16)
+    mark = probe_mark(KEY.encode(), REVISION, int(NOW), "0" * 16)
     assert verify_mark(mark, keys=KEYS, revision=REVISION, now=NOW + 60) is None
     assert verify_mark(mark, keys=KEYS, revision=REVISION, now=NOW + 61) is Refusal.EXPIRED
 
@@ -85,8 +85,6 @@ def test_without_a_key_nothing_verifies_and_nothing_is_signed() -> None:
     assert check(signed(), keys=Keys()) is Refusal.UNSIGNED
     with pytest.raises(ValueError, match="no key"):
         sign_params(handoff(), keys=Keys(), revision=REVISION, expiry=int(NOW))
-    with pytest.raises(ValueError, match="no key"):
-        sign_mark(keys=Keys(), revision=REVISION, expiry=int(NOW), nonce="0" * 16)
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "short", f"{KEY}\n{KEY}\n{KEY}", "é" * 40])
@@ -127,7 +125,7 @@ def test_deep_nesting_is_malformed_not_an_error() -> None:
 
 
 def test_a_probe_mark_holds_for_its_revision_time_and_key() -> None:
-    mark = sign_mark(keys=KEYS, revision=REVISION, expiry=int(NOW), nonce="0123456789abcdef")
+    mark = probe_mark(KEY.encode(), REVISION, int(NOW), "0123456789abcdef")
     assert verify_mark(mark, keys=KEYS, revision=REVISION, now=NOW + 60) is None
     assert verify_mark(mark, keys=KEYS, revision=REVISION, now=NOW + 61) is Refusal.EXPIRED
     assert verify_mark(mark, keys=KEYS, revision="rev-2", now=NOW) is Refusal.BAD_SIGNATURE

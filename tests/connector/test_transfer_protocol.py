@@ -14,13 +14,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.connector.support import KEYS, NOW, REVISION, handoff
+from tests.connector.support import KEY, KEYS, NOW, REVISION, handoff
 
 from kvserving_connector.core.params import check_handoff
 from kvserving_connector.core.signing import (
     PROMPT_KEY,
     prompt_digest,
-    sign_mark,
     sign_params,
     verify_mark,
     verify_params,
@@ -29,6 +28,7 @@ from kvserving_connector.core.staging import HEADER_BYTES, STAGED_KEY, Slot, is_
 from kvserving_connector.core.staging_cost import Sample, Way
 from kvserving_connector.vllm.staging.wire import Pool, encode, take_samples
 from kvserving_operator.connectors import TRANSFER_PROTOCOL
+from kvserving_operator.verify.mark import probe_mark
 
 RECORD = Path(__file__).parent / "data" / f"transfer-protocol-{TRANSFER_PROTOCOL}.json"
 _EXPIRY = int(NOW) + 30
@@ -51,7 +51,7 @@ def written() -> dict[str, Any]:
     return {
         "prompt": digest,
         "params": signed,
-        "mark": sign_mark(keys=KEYS, revision=REVISION, expiry=_EXPIRY, nonce=_NONCE),
+        "mark": probe_mark(KEY.encode(), REVISION, _EXPIRY, _NONCE),
         "pool": asdict(_POOL) | {"row": list(_POOL.row)},
         "samples": [encode(sample).decode() for sample in _SAMPLES],
         "header_bytes": HEADER_BYTES,

@@ -8,13 +8,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.api.objects import load_file
 from tests.documents.known import faults
 from tests.documents.lanes import of_page
 from tests.documents.marks import NotRun
 from tests.documents.pages import QUICK_STARTS, README, ROOT, shown
 from tests.documents.shell import calls, commands
 
-from kvserving_operator.api.load import load_file
 from kvserving_operator.plan.planning import check
 
 PAGES = (README, *QUICK_STARTS)

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from tests import specs
+from tests.api.objects import load_file
 from tests.examples import files
 from tests.kubernetes_versions import FOREIGN, VERSIONS, faults
 
-from kvserving_operator.api.load import load_file
 from kvserving_operator.plan.planning import plan
 from kvserving_operator.plan.types import Observed
 

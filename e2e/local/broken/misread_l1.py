@@ -6,16 +6,18 @@ parts of a prompt would not do: attention over the same blocks in another order 
 
 from __future__ import annotations
 
-from kvserving_connector.core.chunk_hashes import split_part_key
 from kvserving_connector.vllm.worker_cache import WorkerCacheConnector as Sound
 from kvserving_connector.vllm.worker_cache.worker import WorkerHalf
+
+_GROUP_BYTES = 2
+"""The end of a part's key, which names its cache group (``core.chunk_hashes.part_key``)."""
 
 
 class _Misreading(WorkerHalf):
     def readable(self, key: bytes) -> tuple[int, ...] | None:
         """Return the slots of the first part in order of keys."""
-        group = split_part_key(key)[1]
-        return super().readable(min(held for held in self.pool.held() | {key} if split_part_key(held)[1] == group))
+        group = key[-_GROUP_BYTES:]
+        return super().readable(min(held for held in self.pool.held() | {key} if held.endswith(group)))
 
 
 class WorkerCacheConnector(Sound):

@@ -25,13 +25,18 @@ from kvserving_connector.core.staging_cost import (
 SIZE = 1180 * 10**6
 
 
+def slower(book: CostBook, size: int, descriptors: int) -> float:
+    """How many times as long as staged the direct way is judged to take."""
+    return book.estimates[Way.DIRECT].seconds(size, descriptors) / book.estimates[Way.STAGED].seconds(size, 1)
+
+
 def test_before_measurements_scattered_blocks_are_staged_and_adjacent_ones_are_not() -> None:
     book = CostBook()
     scattered, adjacent = book.choose(SIZE, 18_000), book.choose(SIZE, 36)
     assert scattered.way is Way.STAGED
-    assert scattered.direct_seconds > 8 * scattered.staged_seconds
+    assert slower(book, SIZE, 18_000) > 8
     assert adjacent.way is Way.DIRECT
-    assert adjacent.staged_seconds < 1.5 * adjacent.direct_seconds
+    assert slower(book, SIZE, 36) > 1 / 1.5
 
 
 def test_an_estimate_finds_what_transfers_cost() -> None:
@@ -66,9 +71,9 @@ def test_one_stall_is_no_trend() -> None:
 
 def test_once_in_a_while_the_other_way_is_taken_to_measure_it_but_not_at_any_price() -> None:
     book = CostBook()
+    ratio = slower(book, SIZE, 2_000)
     near = [book.choose(SIZE, 2_000) for _ in range(60 * EXPLORE_EVERY)]
     at = [number for number, choice in enumerate(near, 1) if choice.measuring]
-    ratio = near[0].direct_seconds / near[0].staged_seconds
     assert 1 < ratio < EXPLORE_AT_MOST
     assert at[0] == ceil(EXPLORE_FIRST * ratio)
     gaps = [later - earlier for earlier, later in pairwise(at)]
@@ -138,7 +143,7 @@ def test_mapped_memory_that_is_read_as_fast_as_other_is_read_directly() -> None:
 def test_where_large_prompts_alone_come_one_measures_again_in_the_end() -> None:
     book = CostBook()
     book.observe(Sample(Way.DIRECT, SMALL, 72, 0.15))
-    assert book.choose(LARGE, 600).direct_seconds < EXPLORE_AT_MOST * book.choose(LARGE, 600).staged_seconds
+    assert slower(book, LARGE, 600) < EXPLORE_AT_MOST
     assert measuring(book, LARGE, 2 * EXPLORE_FIRST * int(EXPLORE_AT_MOST)) == []
     assert measuring(book, LARGE, 40 * EXPLORE_EVERY) != []
 

@@ -243,9 +243,8 @@ def test_eviction_takes_what_was_used_longest_ago(tmp_path: Path) -> None:
     assert store.get(names(1)[0], memoryview(bytearray(MIB)), soon()) == MIB
     assert not store.put(names(2)[1], [body], soon())
     store.close()
-    swept = Sweeper(tmp_path, 9 * MIB).sweep()
-    assert swept.found_bytes == 10 * MIB
-    assert swept.removed_files == 2
+    assert len(files(tmp_path)) == 10
+    Sweeper(tmp_path, 9 * MIB).sweep()
     gone = set(names(10)) - {path.name for path in files(tmp_path)}
     assert gone == set(names(4)[2:])
 

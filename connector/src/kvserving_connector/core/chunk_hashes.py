@@ -107,10 +107,3 @@ def part_key(span_key: bytes, group: int) -> bytes:
     Raises OverflowError for a group id that does not fit.
     """
     return span_key + group.to_bytes(_GROUP_BYTES, "big")
-
-
-def split_part_key(key: bytes) -> tuple[bytes, int]:
-    """Return the span key and the group of a part's key. Raises ValueError for bytes too short to be one."""
-    if len(key) <= _GROUP_BYTES:
-        raise ValueError(f"part key {key.hex()!r} has {len(key)} bytes: too short for a span key and a group")
-    return key[:-_GROUP_BYTES], int.from_bytes(key[-_GROUP_BYTES:], "big")

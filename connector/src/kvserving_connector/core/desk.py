@@ -67,11 +67,6 @@ class Desk:
         self._taken: dict[tuple[str, str], float] = {}
         self._tally = Tally()
 
-    @property
-    def open_handoffs(self) -> int:
-        """Number of unfinished requests that are remembered."""
-        return len(self._handoffs)
-
     def judge(self, request: Any) -> None:
         """Set ``request.kv_transfer_params`` to None unless this engine may act on them.
 

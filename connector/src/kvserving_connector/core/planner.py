@@ -109,10 +109,6 @@ class HybridOffloadPlanner:
         """Return how many whole spans this many tokens hold."""
         return tokens // self.span_tokens
 
-    def stored_prefix_tokens(self, prompt_tokens: int) -> int:
-        """Return the longest prefix that every group has stored once a prompt of this length was computed."""
-        return prompt_tokens // self.span_tokens * self.span_tokens
-
     def limit(self, num_tokens: int) -> int:
         """Return the longest prefix that may be promised to a request: at least one token is left to compute."""
         return max(0, num_tokens - 1) // self.span_tokens * self.span_tokens

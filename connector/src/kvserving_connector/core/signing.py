@@ -138,16 +138,6 @@ def expiry_of(params: Mapping[str, Any]) -> int | None:
     return int(signature.rsplit(".", 2)[1]) if isinstance(signature, str) else None
 
 
-def sign_mark(*, keys: Keys, revision: str, expiry: int, nonce: str) -> str:
-    """Return a probe mark for ``vllm_xargs.kvserving_probe``; ``nonce`` is 16 to 64 lowercase hex digits.
-
-    Raises ValueError for another nonce, without a key, or for a revision that cannot be written into a signature.
-    """
-    if not _NONCE.fullmatch(nonce):
-        raise ValueError("nonce must be 16 to 64 lowercase hex digits")
-    return f"{_VERSION}.{int(expiry)}.{nonce}.{_sign(keys, _mark_text(revision, str(int(expiry)), nonce), revision)}"
-
-
 def verify_mark(mark: object, *, keys: Keys, revision: str, now: float) -> Refusal | None:
     """Return None for a valid probe mark of ``revision`` at ``now`` (Unix seconds), else the reason. Never raises."""
     if not keys or mark is None:

@@ -105,12 +105,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Choice:
-    """Which way, whether only to measure it, and the two estimates in seconds."""
+    """Which way, and whether only to measure it."""
 
     way: Way
     measuring: bool
-    staged_seconds: float
-    direct_seconds: float
 
 
 @dataclass
@@ -146,7 +144,7 @@ class CostBook:
         if due:
             self._decisions = 0
             self._explored += 1
-        return Choice(other if due else better, due, staged, direct)
+        return Choice(other if due else better, due)
 
 
 def _features(size: int, descriptors: int) -> tuple[float, float, float]:

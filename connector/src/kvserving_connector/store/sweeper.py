@@ -124,14 +124,11 @@ def _regular(
 
 @dataclass(frozen=True)
 class Swept:
-    """What one sweep found and did; ``skipped`` when another engine's sweep was under way.
+    """How one sweep went; ``skipped`` when another engine's sweep was under way.
 
     ``refused`` entries could not be read or removed; ``refusal`` says why the first could not.
     """
 
-    found_bytes: int = 0
-    removed_bytes: int = 0
-    removed_files: int = 0
     skipped: bool = False
     refused: int = 0
     refusal: str = ""
@@ -264,16 +261,15 @@ class Sweeper:
                 for path, status in batch
             )
             found = sum(size for _, size, _ in files)
-            removed, number = self._evict(files, found, urged, refusals)
+            removed = self._evict(files, found, urged, refusals)
             with self._lock:
                 self._total = found - removed
                 self._written -= before
             self._remove_stale(refusals)
-        return Swept(found, removed, number, refused=len(refusals), refusal=_text(refusals[0]) if refusals else "")
+        return Swept(refused=len(refusals), refusal=_text(refusals[0]) if refusals else "")
 
-    def _evict(
-        self, files: list[tuple[float, int, str]], found: int, urged: bool, refusals: list[OSError]
-    ) -> tuple[int, int]:
+    def _evict(self, files: list[tuple[float, int, str]], found: int, urged: bool, refusals: list[OSError]) -> int:
+        """Remove what is due of ``files``, the least recently used first; return how many bytes that were."""
         limit = self.limit()
         target = found
         if limit is not None and (found > limit * _LOW or urged):
@@ -281,7 +277,7 @@ class Sweeper:
         if urged:
             target = min(target, int(found * _LOW))
         oldest = self._clock() - self._max_age if self._max_age is not None else float("-inf")
-        removed = number = 0
+        removed = 0
         folders: set[str] = set()
         for used, size, path in files:
             if found - removed <= target and used >= oldest:
@@ -289,11 +285,10 @@ class Sweeper:
             if not _unlink(path, refusals):
                 continue
             removed += size
-            number += 1
             folders.add(os.path.dirname(path))
         for folder in folders:
             remove_empty(folder, self._root)
-        return removed, number
+        return removed
 
     def _remove_stale(self, refusals: list[OSError]) -> None:
         stale = self._clock() - _STALE_SECONDS

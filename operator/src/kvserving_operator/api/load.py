@@ -45,17 +45,6 @@ def load(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | None
     return reading.serving
 
 
-def load_file(path: Path, *, strict: bool = True) -> KVServing:
-    """Return the object in the file at ``path``, with ``file:`` URIs relative to it.
-
-    Raises ``InvalidSpec`` as ``load`` does, also for a file that cannot be read.
-    """
-    reading = inspect_file(path, strict=strict)
-    if reading.faults or reading.serving is None:
-        raise InvalidSpec(reading.faults, reading.serving)
-    return reading.serving
-
-
 def inspect_file(path: Path, *, strict: bool = True) -> Reading:
     """Return object and faults of the file at ``path``; never raises."""
     try:
