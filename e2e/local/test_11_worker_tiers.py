@@ -61,7 +61,7 @@ def test_usage_says_what_the_workers_hold(aggregated: Asker, stage: Stage) -> No
     done = stage.kvserving("cache", "usage", aggregated.service.name)
     assert done.returncode == 0, done.stdout
     [pod] = aggregated.service.pods("decode")
-    assert re.search(rf"L1 of {pod['name']}: [1-9]\d* MiB of 24 MiB", done.stdout), done.stdout
+    assert re.search(rf"L1 of {pod['name']}: [1-9]\d*Mi of 24Mi", done.stdout), done.stdout
 
 
 def test_an_engine_that_loads_other_blocks_answers_otherwise(aggregated: Asker, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_what_l1_holds_is_told_by_engine_where_workers_own_it(monkeypatch: pytes
         monkeypatch.setattr(cache, "access", lambda _state: None)
         shown = CliRunner().invoke(cli.command, ["usage", "svc"], standalone_mode=False).output
         made = CliRunner().invoke(cli.command, ["usage", "svc", "-o", "json"], standalone_mode=False).output
-    assert "L1 of svc-prefill-0: 1.0 GiB of 4.0 GiB\n" in shown
+    assert "L1 of svc-prefill-0: 1Gi of 4Gi\n" in shown
     assert "L1 of svc-decode-0" not in shown
     told = json.loads(made)
     assert told["l1"] == [{"engine": "svc-prefill-0", "used_bytes": 2**30, "capacity_bytes": 4 * 2**30}]
@@ -210,7 +210,7 @@ def test_an_empty_store_is_told_in_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(client, "running", lambda _name: state())
     monkeypatch.setattr(cache, "access", lambda _state: cache.Access(("redis://a:1",), None, str(python), {}))
     done = CliRunner().invoke(cli.command, ["usage", "svc"], standalone_mode=False)
-    assert "store: 0 MiB of 1.0 GiB\n" in done.output
+    assert "store: 0Mi of 1Gi\n" in done.output
 
 
 def test_a_purge_of_what_is_not_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

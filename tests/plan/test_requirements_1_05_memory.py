@@ -7,8 +7,9 @@ import re
 import pytest
 from tests.plan.support import case, faults, pair, render, serving
 
+from kvserving_operator.amounts import quantity
 from kvserving_operator.api.types import Quantity
-from kvserving_operator.memory import host_memory, quantity
+from kvserving_operator.memory import host_memory
 
 GI = 2**30
 

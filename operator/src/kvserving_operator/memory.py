@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .amounts import GI, size
 from .api.v1alpha1 import KVServingSpec, RoleName
 from .connectors import BOUNCE_POOL_BYTES, MOONCAKE, roles_with_l1, roles_with_l2, tier_children
 
-GI = 2**30
 SMALLEST_SHARD = 64 * 2**20
 """Bytes of a shard of Valkey, of which less is refused."""
 BASELINE_BYTES = 8 * GI
@@ -73,23 +73,3 @@ def ranks_per_pod(spec: KVServingSpec, role: RoleName) -> int:
     section = spec.prefill if role == "prefill" and spec.prefill is not None else spec.decode
     parallel = section.parallelism
     return max(1, parallel.tensor * parallel.pipeline * parallel.data // section.nodes)
-
-
-def quantity(value: int) -> str:
-    """Bytes as an exact Kubernetes quantity, in the largest binary unit that divides them."""
-    for unit, factor in (("Ti", 2**40), ("Gi", GI), ("Mi", 2**20), ("Ki", 2**10)):
-        if value and value % factor == 0:
-            return f"{value // factor}{unit}"
-    return str(value)
-
-
-def size(value: int) -> str:
-    """Bytes for people: GiB with one decimal where it is not whole, MiB below a tenth of one."""
-    if 0 < value < GI / 10:
-        return f"{-(-value // 2**20)}Mi"
-    return f"{value // GI}Gi" if value % GI == 0 else f"{value / GI:.1f}Gi"
-
-
-def enough(value: int) -> str:
-    """The fewest whole GiB that hold ``value`` bytes: what a message may tell people to write."""
-    return f"{-(-value // GI)}Gi"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .summary import size
+from ..amounts import size
 
 if TYPE_CHECKING:
     from ..local.cache import Access

@@ -83,12 +83,9 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def memory(pod: PodState) -> str:
     """What a pod uses, for people; a dash where it does not run."""
+    from ..amounts import size
+
     return size(pod.memory) if pod.memory else "-"
-
-
-def size(number: int) -> str:
-    """Bytes for people."""
-    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.0f} MiB"
 
 
 def _row(pod: PodState, wide: bool) -> list[str]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from ..amounts import size
 from ..control.permissions import CHILDREN, PODS
-from ..memory import size
 from ..routers import ROUTERS
 from .checks.placement import amounts, usable
 from .explain import Injected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ..amounts import enough, quantity, size
 from ..api.fault_words import suggestion
 from ..api.faults import Fault
 from ..api.rules_services import ENDPOINT_FORM, URL_FORMS
@@ -23,7 +24,7 @@ from ..connectors import (
 )
 from ..engines.catalog import UPSTREAM_CONNECTORS
 from ..kv_size import block_bytes, block_tokens
-from ..memory import SMALLEST_SHARD, enough, host_memory, quantity, ranks_per_pod, size
+from ..memory import SMALLEST_SHARD, host_memory, ranks_per_pod
 from . import addresses, storage
 from .context import Context
 

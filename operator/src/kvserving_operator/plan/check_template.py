@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..amounts import enough
 from ..api import owned
 from ..api.faults import Fault
 from ..api.types import Quantity
 from ..api.v1alpha1 import RoleName
-from ..memory import enough, host_memory
+from ..memory import host_memory
 from ..routers import ANNOTATION_PREFIX
 from . import check_fields, check_pod, check_values, engine, labels, roles, sources, storage, template
 from .context import Context

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..amounts import quantity
 from ..api.v1alpha1 import RoleName
 from ..connectors import render, transfer_config
 from ..engines import arguments
-from ..memory import host_memory, quantity, ranks_per_pod
+from ..memory import host_memory, ranks_per_pod
 from ..profile import state_settings
 from . import ports, sources, storage
 from .context import Context

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..amounts import quantity
 from ..api.v1alpha1 import RoleName
-from ..memory import host_memory, quantity
+from ..memory import host_memory
 from ..routers import CONNECTOR_ANNOTATION
 from . import engine, labels, sources, storage, template
 from .context import Context

@@ -1,4 +1,4 @@
-"""Figures in print: amounts with units, what a sizing starts from, and lines with their arithmetic."""
+"""Figures in print: times, what a sizing starts from, and lines with their arithmetic."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 Basis = Literal["measured", "specified", "assumed", "given"]
-
-_DECIMAL = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
-_WHOLE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -41,24 +38,6 @@ class Line:
     value: float
     text: str
     arithmetic: str = ""
-
-
-def number(value: float) -> str:
-    """A number with three significant digits, or whole where it is small enough to be read."""
-    if value == int(value) and abs(value) < 1e7:
-        return f"{int(value):,}"
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
-
-
-def big(value: float, unit: str) -> str:
-    """An amount with a decimal prefix: ``16.4 GB``, ``70.27 TFLOP``; small ones whole."""
-    if abs(value) < _WHOLE:
-        return f"{number(value)} {'bytes' if unit == 'B' else unit}"
-    factor, prefix = next(step for step in _DECIMAL if abs(value) >= step[0])
-    scaled = value / factor
-    return f"{scaled:,.0f} {prefix}{unit}" if scaled >= 1000 else f"{scaled:.4g} {prefix}{unit}"
 
 
 def seconds(value: float) -> str:

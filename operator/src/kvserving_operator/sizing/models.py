@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..amounts import big, number
 from ..api.faults import Fault, InvalidSpec
 from ..api.v1alpha1 import KVSettings, Parallelism
 from ..kv_size import block_bytes, block_tokens
 from ..model_facts import ModelFacts, common_name, settings
 from . import counted
-from .figures import Input, big, number, parameters
+from .figures import Input, parameters
 from .published import MODELS, bytes_of_variant
 
 FACT = "--fact"

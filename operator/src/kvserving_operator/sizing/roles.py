@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..amounts import big, number
 from . import speed
 from .demand import WORKSPACE_BYTES, Demand, Limits, Measured
 from .devices import DeviceType
-from .figures import Line, big, number, seconds
+from .figures import Line, seconds
 from .models import Model
 
 RESERVE = 1e-9

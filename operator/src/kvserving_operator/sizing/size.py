@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..amounts import big, number
 from ..api.faults import Fault, InvalidSpec
 from . import roles
 from .demand import Demand, Limits, Measured, check
 from .devices import DeviceType
-from .figures import Input, Line, big, number, seconds
+from .figures import Input, Line, seconds
 from .models import Model
 from .roles import Bench, RoleSize, Unfit
 from .sources import inputs, reading_rate, transfer_rate

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..amounts import big
 from . import measured, speed
 from .demand import WORKSPACE_BYTES, Demand, Limits
 from .devices import DeviceType
-from .figures import Basis, Input, big, seconds
+from .figures import Basis, Input, seconds
 from .roles import Bench, RoleSize
 
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from ..amounts import big, number
 from ..api.v1alpha1 import KVSettings
 from ..model_facts import common_name, lookup
 from . import measured
 from .devices import DEVICES, DeviceType
-from .figures import big, number, parameters, seconds
+from .figures import parameters, seconds
 from .models import Model, resolve
 
 DECODE_SHARE = 0.6

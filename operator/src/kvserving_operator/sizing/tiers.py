@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from ..amounts import GI, big, number
 from ..api.faults import Fault, InvalidSpec
-from ..memory import GI, SMALLEST_SHARD
+from ..memory import SMALLEST_SHARD
 from . import measured, roles, speed
-from .figures import Line, big, number, seconds
+from .figures import Line, seconds
 from .roles import Bench, RoleSize
 
 MOST_SHARDS = 100

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeVar
 
+from .. import amounts
 from ..reasons import Reason
 from .counters import Counters
 from .legs import Answer, Failure
@@ -320,9 +321,9 @@ def _coverage(who: str, receipt: Receipt) -> Verdict | None:
 
 
 def _proved(receipt: Receipt) -> Verdict:
-    rate = f", {_rate(receipt.bytes / receipt.seconds)}" if receipt.seconds > 0 else ""
+    rate = f", {amounts.rate(receipt.bytes / receipt.seconds)}" if receipt.seconds > 0 else ""
     return Verdict(
-        f"{receipt.external_tokens} of {receipt.prompt_tokens} prompt tokens, {_size(receipt.bytes)} in "
+        f"{receipt.external_tokens} of {receipt.prompt_tokens} prompt tokens, {amounts.moved(receipt.bytes)} in "
         f"{receipt.seconds:.{4 if receipt.seconds < _LONG else 2}f} s{rate}, {receipt.transport}",
         receipt=receipt,
     )
@@ -331,11 +332,3 @@ def _proved(receipt: Receipt) -> Verdict:
 def _failed(failure: Failure) -> Verdict:
     causes = {"unreachable": Cause.UNREACHABLE, "timeout": Cause.HUNG, "status": Cause.REQUEST_FAILED}
     return Verdict(failure.message, causes[failure.kind])
-
-
-def _rate(bytes_per_second: float) -> str:
-    return f"{bytes_per_second / 1e9:.2f} GB/s" if bytes_per_second >= 1e8 else f"{bytes_per_second / 1e6:.2f} MB/s"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ...memory import size
+from ...amounts import size
 from ..facts_machine import MachineFacts
 from ..findings import Finding, error, info, warning
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ...memory import SHM_MARGIN_BYTES, size
+from ...amounts import size
+from ...memory import SHM_MARGIN_BYTES
 from ..facts_machine import MachineFacts
 from ..findings import Finding, error, info, warning
 from . import devices, environment

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from ...amounts import size
 from ...api.v1alpha1 import RoleName
 from ...control.permissions import CHILDREN
-from ...memory import host_memory, size
+from ...memory import host_memory
 from ...plan import template
 from ...plan.workloads import pod_template, pods_each
 from ..explain import main_container, role_of, workloads

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from ...amounts import size
 from ...api.types import ResourceQuantity
-from ...memory import size
 from ...plan import engine
 from ...plan.workloads import pod_template, pods_each
 from ..explain import main_container, role_of, workloads

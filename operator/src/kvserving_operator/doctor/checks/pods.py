@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ...amounts import size
 from ...api.types import ResourceQuantity
 from ...control.pods import NEVER_RAN, PodState, containers, ended, last_words, pod_state
 from ...engines import arguments
-from ...memory import host_memory, size
+from ...memory import host_memory
 from ...plan import labels, template
 from ...plan.workloads import pod_template
 from ..explain import main_container, transfer_config, workloads

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ...memory import size
+from ...amounts import size
 from ..facts import ServiceFacts
 from ..findings import Finding, error, info, warning
 from . import restarts

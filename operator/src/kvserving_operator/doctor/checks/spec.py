@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from ...amounts import size
 from ...api.data_spec import Transfer
 from ...api.faults import Fault
 from ...api.v1alpha1 import L1, KVServing, KVSettings, RoleName
 from ...connectors import l2_type, roles_with_l1
 from ...engines import arguments, catalog
 from ...kv_size import block_bytes, block_tokens
-from ...memory import ranks_per_pod, size
+from ...memory import ranks_per_pod
 from ...plan import engine as planned_engine
 from ...plan.context import Context, make_context
 from ...plan.types import CLUSTER, Notice, Observed
