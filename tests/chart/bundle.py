@@ -20,7 +20,7 @@ from e2e.controlplane.build import BuildFailed, ProgramsMissing
 from tests.chart import programs
 from tests.chart.charts import CHART, NAMESPACE, Helm, Json
 
-from kvserving_operator import generated
+from kvserving_operator import generated, plain_yaml
 
 FILE_NAME = "install.yaml"
 _FIRST = ("Namespace", "CustomResourceDefinition", "ServiceAccount")
@@ -36,7 +36,7 @@ def objects(helm: Helm, chart: Path = CHART) -> list[Json]:
 
 def render(helm: Helm, chart: Path = CHART) -> str:
     """Return the text of the file."""
-    text = yaml.dump_all(objects(helm, chart), Dumper=generated.Dumper, sort_keys=False, width=100_000)
+    text = yaml.dump_all(objects(helm, chart), Dumper=plain_yaml.Dumper, sort_keys=False, width=100_000)
     return f"# Rendered from charts/kvserving-operator by `make bundle`; do not edit.\n{digest(chart)}{text}"
 
 

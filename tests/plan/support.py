@@ -15,6 +15,7 @@ from tests.specs import SPECS
 from kvserving_operator.api.rules import violations
 from kvserving_operator.api.v1alpha1 import KVServing
 from kvserving_operator.engines import arguments
+from kvserving_operator.plain_yaml import Dumper
 from kvserving_operator.plan import workloads
 from kvserving_operator.plan.planning import check, plan
 from kvserving_operator.plan.types import CLUSTER, Observed, Plan, Site
@@ -176,20 +177,6 @@ def case(name: str, site: Site = CLUSTER) -> Rendered:
     return Rendered(plan(KVServing.model_validate(raw_case(name)), site=site))
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML without anchors, long texts as blocks."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _text(dumper: yaml.SafeDumper, value: str) -> yaml.Node:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
-_Dumper.add_representer(str, _text)
-
-
 def dump(made: Plan) -> str:
     """A plan as text: a header with what is no object, then the objects."""
     head = {
@@ -198,4 +185,4 @@ def dump(made: Plan) -> str:
         "notices": [{"reason": n.reason.value, "path": n.path, "message": n.message} for n in made.notices],
     }
     plain = [json.loads(json.dumps(part)) for part in (head, *made.objects)]
-    return yaml.dump_all(plain, Dumper=_Dumper, sort_keys=False, width=1000, allow_unicode=True)
+    return yaml.dump_all(plain, Dumper=Dumper, sort_keys=False, width=1000, allow_unicode=True)

@@ -7,16 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-
-class Dumper(yaml.SafeDumper):
-    """YAML without anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        """Write every value out where it stands."""
-        return True
-
 
 def actions(parser: argparse.ArgumentParser) -> Any:
     """Add ``--write``, ``--check`` and ``--print`` to ``parser``; the group, for one more way of showing the file."""

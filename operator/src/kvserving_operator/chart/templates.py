@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from .. import generated
+from .. import plain_yaml
 from ..api import schema
 from ..control import permissions
 
@@ -41,7 +41,7 @@ def rules() -> str:
     """Return the named templates of the rules: ``kvserving-operator.rules.served`` and ``.own``."""
     made = [_HEADER]
     for scope in ("served", "own"):
-        text = yaml.dump(permissions.rules(scope), Dumper=generated.Dumper, sort_keys=False)
+        text = yaml.dump(permissions.rules(scope), Dumper=plain_yaml.Dumper, sort_keys=False)
         made.append(f'{{{{- define "kvserving-operator.rules.{scope}" -}}}}\n{text}{{{{- end -}}}}\n')
     return "".join(made)
 

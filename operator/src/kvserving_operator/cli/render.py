@@ -53,11 +53,6 @@ def _unprinted(secret: GeneratedSecret, namespace: str, local: bool) -> str:
 def _yaml(objects: list[Any]) -> str:
     import yaml
 
-    class Dumper(yaml.SafeDumper):
-        """Writes text of several lines as a block."""
+    from ..plain_yaml import Dumper
 
-    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-    Dumper.add_representer(str, text)
     return yaml.dump_all(objects, Dumper=Dumper, sort_keys=False, explicit_start=True, width=10_000)

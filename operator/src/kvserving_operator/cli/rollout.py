@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..listing import some
 from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
@@ -298,8 +299,7 @@ def _paths(row: Mapping[str, Any]) -> str:
     paths = row["undoWouldChange"]
     if paths is None:
         return "cannot be read"
-    more = f" and {len(paths) - _MOST_PATHS} more" if len(paths) > _MOST_PATHS else ""
-    return f"{', '.join(paths[:_MOST_PATHS])}{more}" or "-"
+    return some(paths, _MOST_PATHS) or "-"
 
 
 async def _undo(name: str, target: Target, wanted: str | None, dry_run: bool, program: str) -> int:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Literal
 
+from .. import times
 from ..api.v1alpha1 import API_VERSION, KIND
 from ..reasons import Reason
 from .failures import ApiFailure
@@ -162,7 +163,7 @@ class Recorder:
                 log.warning("event %s was not sent: %s", event.kind.reason, failure)
 
     def _body(self, serving: Serving, event: Event) -> dict[str, Any]:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = times.stamp(datetime.now(UTC))
         return {
             "apiVersion": "v1",
             "kind": "Event",

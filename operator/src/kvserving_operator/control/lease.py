@@ -22,6 +22,7 @@ from kubernetes.aio.leaderelection.leaderelection import LeaderElection
 from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
 from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
 
+from .. import times
 from .config import Config
 from .failures import ApiFailure, describe
 from .kube import Json, Kube
@@ -107,7 +108,7 @@ class Lock(BaseLock):
         sent = self._now()
         spec = dict(self._lease.get("spec") or {})
         former = spec.get("renewTime")
-        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        stamp = times.exact_stamp(datetime.now(UTC))
         if spec.get("holderIdentity") != holder or "acquireTime" not in spec:
             spec["acquireTime"] = stamp
             spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + (0 if create else 1)
@@ -127,7 +128,7 @@ class Lock(BaseLock):
             return False
         self.problem, self._refused = "", False
         if self.renewed is None and isinstance(former, str):
-            self.held_before = datetime.fromisoformat(former).timestamp()
+            self.held_before = times.read(former).timestamp()
         self.renewed = sent
         return True
 

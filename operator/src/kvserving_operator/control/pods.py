@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any
 
+from .. import times
 from ..api.faults import printable
 from ..plan import labels
 from .owners import controller_of
@@ -187,7 +187,7 @@ def _claims(body: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _seconds(written: str | None) -> float:
-    return datetime.fromisoformat(written).timestamp() if written else 0.0
+    return times.read(written).timestamp() if written else 0.0
 
 
 def _http_port(body: Mapping[str, Any]) -> int:

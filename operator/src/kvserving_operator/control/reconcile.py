@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from .. import times
 from ..api.fault_words import translate
 from ..api.faults import Fault, InvalidSpec
 from ..api.parse import plain
@@ -274,7 +275,7 @@ class Reconciler:
         Returns whether it did, and where someone else undoes it each time, in how many seconds it is due again.
         """
         stored = facts.view.serving
-        now = self._wall().strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = times.stamp(self._wall())
         clean = status.cleaner(stored.spec)
         found = tuple(replace(condition, message=clean(condition.message)) for condition in conditions(facts))
         document = status.document(facts, found, serving, now=now)

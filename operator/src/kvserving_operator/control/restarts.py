@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -32,6 +31,7 @@ from .kube import Json, Kube
 from .logs import about
 from .observe import Key, Store, View
 from .owners import controller_of
+from .pauses import spread
 from .permissions import PODS
 from .pods import PodState
 from .verification import Probe, endpoint
@@ -123,7 +123,7 @@ class Restarts:
         async with aiohttp.ClientSession() as session:
             caller = Caller(session, _TIMEOUT)
             while True:
-                await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, no secret
+                await asyncio.sleep(spread(interval))
                 await self.look(caller)
 
     async def look(self, caller: Caller) -> None:

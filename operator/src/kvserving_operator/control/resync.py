@@ -13,6 +13,7 @@ from .failures import ApiFailure
 from .handlers import Handlers
 from .kube import Kube
 from .observe import Key, Store, key_of, serving_of
+from .pauses import spread
 from .permissions import SERVING, Resource
 from .workqueue import WorkQueue
 
@@ -59,7 +60,7 @@ class Resync:
             wait = min(interval, _FIRST) if first else interval
             first = False
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait * random.uniform(1 - _SPREAD, 1 + _SPREAD)):  # noqa: S311 - spreads load
+                async with asyncio.timeout(spread(wait)):
                     await self._asked.wait()
             self._asked.clear()
             try:

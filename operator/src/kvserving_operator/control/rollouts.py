@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
+from .. import times
 from ..api.v1alpha1 import KVServing, RoleName
 from ..plan import labels, multinode
 from ..plan.rollout import next_step
@@ -39,8 +40,6 @@ from .failures import Problem
 from .observe import Child, View
 from .rollout_clock import LOOK, RolloutClock
 from .sets import Proof
-
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 
 
 @dataclass(frozen=True)
@@ -291,7 +290,7 @@ def _recall(view: View, now: float, watched_until: float | None) -> _Memory:
 
 def _seconds(written: object, now: float) -> float:
     try:
-        return min(now, datetime.strptime(str(written), _TIME).replace(tzinfo=UTC).timestamp())
+        return min(now, times.read(str(written)).timestamp())
     except ValueError:
         return now
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import random
 import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +18,7 @@ from .failures import ApiFailure, Problem, problem
 from .kube import Kube
 from .observe import Key, Serving
 from .owners import controller_of
+from .pauses import spread
 from .permissions import SECRETS
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class SecretKeeper:
         No watch tells of it: the operator may not list Secrets.
         """
         while True:
-            await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, no secret
+            await asyncio.sleep(spread(interval))
             await self.look(enqueue)
 
     async def look(self, enqueue: Callable[[Key], None]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from .. import times
 from ..api.faults import Fault
 from ..api.v1alpha1 import API_VERSION, KIND, KVServing, KVServingSpec
 from ..connectors import l1_owners, l2_type
@@ -177,7 +178,7 @@ def _rollout(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any] | None:
     found: dict[str, Any] = {
         "phase": rollout.phase.value,
         "message": _cut(redact(rollout.message), 1024),
-        "progressedAt": datetime.fromtimestamp(rollout.progressed_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "progressedAt": times.stamp(datetime.fromtimestamp(rollout.progressed_at, UTC)),
         "sets": [_set(known, rollout) for known in sorted(rollout.observation.sets, key=lambda s: -s.number)],
     }
     if (failure := rollout.failure) is not None:

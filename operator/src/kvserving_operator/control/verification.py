@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -30,6 +29,7 @@ from .facts import Transfer
 from .failures import ApiFailure, describe
 from .logs import about
 from .observe import Key, View
+from .pauses import spread
 from .pods import PodState
 from .recompute import Judgement, judge
 from .sets import UNPROVED, Proof
@@ -201,7 +201,7 @@ class Verifications:
             caller = Caller(session, _COUNTERS_TIMEOUT)
             limit = asyncio.Semaphore(_COUNTERS_AT_ONCE)
             while True:
-                await asyncio.sleep(interval * random.uniform(0.9, 1.1))  # noqa: S311 - spreads load, no secret
+                await asyncio.sleep(spread(interval))
                 looks = [self._look(state, caller, limit) for state in list(self._states.values())]
                 await asyncio.gather(*looks)
 

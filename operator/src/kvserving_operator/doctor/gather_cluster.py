@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
+from .. import times
 from ..control import permissions
 from ..control.failures import ApiFailure
 from ..control.observe import serving_of
@@ -103,16 +103,12 @@ def clock(node: Body) -> float | None:
     said = next((c.get("lastHeartbeatTime") for c in conditions if c.get("type") == "Ready"), None)
     entries = node["metadata"].get("managedFields") or ()
     written = next((entry.get("time") for entry in entries if _writes_heartbeat(entry)), None)
-    return (_time(said) - _time(written)).total_seconds() if said and written else None
+    return (times.read(said) - times.read(written)).total_seconds() if said and written else None
 
 
 def _writes_heartbeat(entry: Mapping[str, Any]) -> bool:
     owned = ((entry.get("fieldsV1") or {}).get("f:status") or {}).get("f:conditions") or {}
     return "f:lastHeartbeatTime" in owned.get('k:{"type":"Ready"}', {})
-
-
-def _time(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 async def _listed(

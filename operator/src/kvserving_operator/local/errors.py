@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..listing import some
+
 MOST_NAMES = 10
 """Names that a message lists; of more it says how many there are."""
 
@@ -45,6 +47,4 @@ UP = "`kvserving up FILE` brings one up"
 
 def there_are(names: Sequence[str]) -> str:
     """The end of a message about a name that is not there: those that are, the first of many."""
-    more = len(names) - MOST_NAMES
-    listed = ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-    return f"there are: {listed or 'none'}"
+    return f"there are: {some(names, MOST_NAMES) or 'none'}"

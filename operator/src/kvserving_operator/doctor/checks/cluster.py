@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ... import __version__
 from ...api.v1alpha1 import API_VERSION, KIND
 from ...control.permissions import CHILDREN, ROLE
 from ...engines.catalog import tag_version
+from ...listing import some
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
 from . import nodes, schema
@@ -170,7 +171,7 @@ def _needed(facts: ClusterFacts) -> Iterator[Finding]:
             yield error(
                 "kind-missing",
                 f"CustomResourceDefinition {resource.kind}",
-                f"the cluster has no {resource.kind} of {resource.api_version}, and objects ask for it: {_some(names)}",
+                f"the cluster has no {resource.kind} of {resource.api_version}, and objects ask for it: {some(names)}",
                 why=f"it is not made ({resource.why})",
                 fix="install the CRD and the controller of that kind, or leave out the field that needs it",
             )
@@ -205,10 +206,6 @@ def _enforces(body: Body) -> bool:
 def _answers(endpoint: Mapping[str, Any]) -> bool:
     # No word means ready, as the API says.
     return (endpoint.get("conditions") or {}).get("ready") is not False and bool(endpoint.get("addresses"))
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"
 
 
 def _storage(facts: ClusterFacts) -> Iterator[Finding]:

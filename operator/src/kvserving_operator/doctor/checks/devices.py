@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ...amounts import size
+from ...listing import some
 from ..facts_machine import MachineFacts
 from ..findings import Finding, error, info, warning
 
@@ -132,7 +133,7 @@ def _between(facts: MachineFacts) -> Iterator[Finding]:
         yield warning(
             "no-peer-access",
             "GPUs",
-            f"GPUs cannot read each other's memory: {_some(far)} (nvidia-smi topo -p2p r)",
+            f"GPUs cannot read each other's memory: {some(far)} (nvidia-smi topo -p2p r)",
             why="KV between engines on them goes through host memory, many times slower",
             fix="switch off ACS and the IOMMU's translation in the firmware or the kernel (iommu=pt); GPUs of "
             "consumers have none",
@@ -141,7 +142,7 @@ def _between(facts: MachineFacts) -> Iterator[Finding]:
         yield info(
             "no-nvlink",
             "GPUs",
-            f"GPUs reach each other over PCIe: {_some(slow)} (nvidia-smi topo -m)",
+            f"GPUs reach each other over PCIe: {some(slow)} (nvidia-smi topo -m)",
             why="KV moves many times slower than over NVLink, and across sockets (SYS) slower still; UCX reads by TCP "
             "where it finds no NVLink",
             fix="put prefill and decode on GPUs with NVLink, or of one socket, by CUDA_VISIBLE_DEVICES; try "
@@ -157,10 +158,6 @@ def _between(facts: MachineFacts) -> Iterator[Finding]:
                 why="KV to other hosts crosses the link between the sockets, or goes through host memory",
                 fix="use GPUs and ports of one socket: UCX_NET_DEVICES in spec.engine.env names the ports",
             )
-
-
-def _some(words: Sequence[str]) -> str:
-    return f"{', '.join(words[:4])}{f' and {len(words) - 4} more' if len(words) > 4 else ''}"
 
 
 def _rdma(facts: MachineFacts) -> Iterator[Finding]:

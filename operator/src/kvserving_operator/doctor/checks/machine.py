@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from ...amounts import size
+from ...listing import some
 from ...memory import SHM_MARGIN_BYTES
 from ..facts_machine import MachineFacts
 from ..findings import Finding, error, info, warning
@@ -109,10 +110,9 @@ def _in_brief(paths: Iterable[str]) -> str:
     names = sorted(PurePosixPath(path).name for path in paths)
     if len(names) <= _MOST_NAMES:
         return ""
-    listed = f"{', '.join(names[:_SOME_NAMES])} and {len(names) - _SOME_NAMES} more"
     return (
-        f"unless engines of other users or containers use them, remove exactly these ({listed}): `kvserving doctor -o "
-        "json` has the whole command, as the fix of shm-leftovers"
+        f"unless engines of other users or containers use them, remove exactly these ({some(names, _SOME_NAMES)}): "
+        "`kvserving doctor -o json` has the whole command, as the fix of shm-leftovers"
     )
 
 

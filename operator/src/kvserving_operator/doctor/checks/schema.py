@@ -7,6 +7,7 @@ from typing import Any
 
 from ...api.schema import object_schema
 from ...api.v1alpha1 import KIND
+from ...listing import some
 from ..facts import Body
 from ..findings import Finding, warning
 
@@ -20,22 +21,20 @@ def findings(published: Body | None) -> Iterator[Finding]:
     ours, theirs = paths(object_schema()), paths(published)
     missing = sorted(path for path in ours - theirs if path.rpartition(".")[0] in theirs | {""})
     if missing:
-        more = f" and {len(missing) - _MOST} more" if len(missing) > _MOST else ""
         yield warning(
             "crd-old",
             f"CustomResourceDefinition {KIND}",
-            f"it lacks {', '.join(missing[:_MOST])}{more}",
+            f"it lacks {some(missing, _MOST)}",
             why="the apiserver drops these fields from objects without an error, and from the status",
             fix="apply the CRD of this version: `kubectl apply --server-side -f crds/`, or upgrade the chart with "
             "crds.install",
         )
     extra = sorted(path for path in theirs - ours if path.rpartition(".")[0] in ours | {""})
     if extra:
-        more = f" and {len(extra) - _MOST} more" if len(extra) > _MOST else ""
         yield warning(
             "command-old",
             f"CustomResourceDefinition {KIND}",
-            f"this command does not know {', '.join(extra[:_MOST])}{more}",
+            f"this command does not know {some(extra, _MOST)}",
             why="what it says of objects that use these fields may be wrong",
             fix="use the command of the operator's version",
         )

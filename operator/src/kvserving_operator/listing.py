@@ -1,0 +1,11 @@
+"""Names in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def some(names: Sequence[str], most: int = 4) -> str:
+    """The first ``most`` of ``names``, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
