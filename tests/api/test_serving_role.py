@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 from tests.api.test_schema import nodes
 
+from kvserving_operator.api.base import MOST_REPLICAS
+from kvserving_operator.api.engines_spec import Role
 from kvserving_operator.api.schema import role_definition
 from kvserving_operator.api.serving_role import RULES, KVServingRoleSpec, KVServingRoleStatus
+from kvserving_operator.api.status import KVServingStatus
 
 SPEC = role_definition()["spec"]
 (VERSION,) = SPEC["versions"]
@@ -74,3 +78,27 @@ def test_every_rule_stands_in_the_schema_where_its_fields_are() -> None:
     for rule in RULES:
         for chain in re.findall(r"\b(?:self|oldSelf)((?:\.[a-z][A-Za-z]*)+)", rule.cel):
             assert f".{rule.at}{chain}" in ALL, rule.name
+
+
+def test_what_asks_for_engines_has_one_bound_and_what_counts_them_holds_a_rollout() -> None:
+    for bound in (Role.model_json_schema(), KVServingRoleSpec.model_json_schema()):
+        told = _maxima(bound, ("replicas", "min", "max"))
+        assert set(told) == {MOST_REPLICAS}
+        assert len(told) == 3
+    for counted in (KVServingStatus.model_json_schema(), KVServingRoleStatus.model_json_schema()):
+        assert min(_maxima(counted, ("replicas", "ready"))) > MOST_REPLICAS
+
+
+def _maxima(schema: Any, names: tuple[str, ...]) -> list[int]:
+    """The bounds of the fields that have these names, wherever they are."""
+    if isinstance(schema, list):
+        return [found for each in schema for found in _maxima(each, names)]
+    if not isinstance(schema, dict):
+        return []
+    properties = schema.get("properties", {})
+    own = [_maximum(field) for name, field in properties.items() if name in names]
+    return [*(found for found in own if found is not None), *_maxima(list(schema.values()), names)]
+
+
+def _maximum(field: dict[str, Any]) -> int | None:
+    return next((each["maximum"] for each in (field, *field.get("anyOf", ())) if "maximum" in each), None)

@@ -10,6 +10,7 @@ import pytest
 from pydantic import ValidationError
 from tests.sizing.support import QWEN, refusal, sizing
 
+from kvserving_operator.api.base import MOST_REPLICAS
 from kvserving_operator.api.faults import InvalidSpec
 from kvserving_operator.api.v1alpha1 import KVSettings, Role
 from kvserving_operator.model_facts import lookup
@@ -17,7 +18,7 @@ from kvserving_operator.sizing import measured
 from kvserving_operator.sizing.demand import Demand, Measured
 from kvserving_operator.sizing.devices import DEVICES, device
 from kvserving_operator.sizing.models import Given, resolve
-from kvserving_operator.sizing.size import MOST_REPLICAS, Sizing, size
+from kvserving_operator.sizing.size import Sizing, size
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,7 +152,7 @@ def test_a_device_that_is_not_known_or_wrong_is_told(text: str, said: str) -> No
         ({"ttft": 0.0}, "--ttft: 0 s is no time"),
         ({"l1_horizon": -1.0}, "--l1-horizon: -1 s is no time"),
         ({"devices_per_node": 0}, "--devices-per-node: 0"),
-        ({"rate": 1e6}, "--rate: 1e+06 requests a second need 60,503 replicas of prefill"),
+        ({"rate": 1e7}, "--rate: 1e+07 requests a second need 605,0"),
         (
             {"rate": 1e308},
             "--rate: 1e+308 requests a second need 1,000,000,000,000 or more replicas of ",

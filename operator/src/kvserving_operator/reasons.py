@@ -1,4 +1,4 @@
-"""Every reason that a condition, an event or a notice may carry, declared once."""
+"""Every reason that a condition or a notice may carry, declared once; those of events are in ``control/events.py``."""
 
 from __future__ import annotations
 

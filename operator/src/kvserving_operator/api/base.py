@@ -50,6 +50,12 @@ IMAGE_PATTERN = (
 Int = Annotated[int, Field(strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 PositiveInt = Annotated[Int, Field(ge=1, le=100_000)]
+MOST_REPLICAS = 100_000
+"""Engines that a role may be asked to have, by number or by scaling."""
+Replicas = Annotated[Int, Field(ge=0, le=MOST_REPLICAS)]
+ReplicaBound = Annotated[Int, Field(ge=1, le=MOST_REPLICAS)]
+EngineCount = Annotated[Int, Field(ge=0, le=10 * MOST_REPLICAS)]
+"""Engines of all revisions: more than a role is asked to have, while one replaces another."""
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
 Text = Annotated[str, Field(min_length=1, max_length=1024, pattern=LINE_PATTERN)]
 Image = Annotated[str, Field(min_length=1, max_length=1024, pattern=IMAGE_PATTERN)]

@@ -17,6 +17,8 @@ from .base import (
     Int,
     Name,
     PositiveInt,
+    ReplicaBound,
+    Replicas,
     Section,
     Text,
     keyed_list,
@@ -123,10 +125,10 @@ class Engine(Section):
 class Autoscaling(Section):
     """Bounds and metric by which a role is scaled."""
 
-    min: PositiveInt = Field(
+    min: ReplicaBound = Field(
         default=1, description="Fewest replicas; 0 asked for through /scale switches the role off all the same."
     )
-    max: PositiveInt = Field(description="Most replicas.")
+    max: ReplicaBound = Field(description="Most replicas.")
     metric: Literal["auto", "queue", "running", "ttft", "itl", "kvUsage", "custom"] = Field(
         default="auto",
         description="What is measured. auto takes the largest number that any of these asks for: queue, ttft and "
@@ -166,7 +168,7 @@ class Resources(Section):
 class Role(Section):
     """One role: the engines that prefill, or those that decode."""
 
-    replicas: Annotated[Int, Field(ge=0, le=10_000)] | None = Field(
+    replicas: Replicas | None = Field(
         default=None, description="Number of engines. Default: 1, unless autoscaling is set."
     )
     autoscaling: Autoscaling | None = Field(default=None, description="Scale the role instead of fixing replicas.")

@@ -10,22 +10,20 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .base import OBJECT_NAME_PATTERN, Int, PositiveInt, RoleName, Section
+from .base import OBJECT_NAME_PATTERN, EngineCount, Int, ReplicaBound, Replicas, RoleName, Section
 from .rule import Rule
 
 KIND = "KVServingRole"
 PLURAL = "kvservingroles"
-MOST_REPLICAS = 100_000
 
-Replicas = Annotated[Int, Field(ge=0, le=MOST_REPLICAS)]
 Selector = Annotated[str, Field(min_length=1, max_length=512)]
 
 
 class Bounds(Section):
     """Within which a role is scaled."""
 
-    min: PositiveInt = Field(description="Fewest replicas, 0 apart.")
-    max: PositiveInt = Field(description="Most replicas.")
+    min: ReplicaBound = Field(description="Fewest replicas, 0 apart.")
+    max: ReplicaBound = Field(description="Most replicas.")
 
 
 class KVServingRoleSpec(Section):
@@ -50,7 +48,7 @@ class KVServingRoleStatus(Section):
     observed_generation: Annotated[Int, Field(ge=0)] | None = Field(
         default=None, description="Generation of the object that this status describes."
     )
-    replicas: Replicas | None = Field(default=None, description="Engine pods that exist, those of every revision.")
+    replicas: EngineCount | None = Field(default=None, description="Engine pods that exist, those of every revision.")
     selector: Selector | None = Field(default=None, description="Labels of these pods, as /scale shows them.")
 
 

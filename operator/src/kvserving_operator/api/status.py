@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from .base import ATOMIC, Int, Section, keyed_list
+from .base import ATOMIC, EngineCount, Int, Section, keyed_list
 
-Count = Annotated[Int, Field(ge=0, le=1_000_000)]
 Line = Annotated[str, Field(max_length=1024)]
 Revision = Annotated[str, Field(max_length=64)]
 Reason = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_]*[A-Za-z0-9])?$")]
@@ -31,8 +30,8 @@ class Condition(Section):
 class RoleStatus(Section):
     """Engines of one role."""
 
-    replicas: Count = Field(description="Engines wanted, of all revisions.")
-    ready: Count = Field(description="Engines that are ready, of all revisions.")
+    replicas: EngineCount = Field(description="Engines wanted, of all revisions.")
+    ready: EngineCount = Field(description="Engines that are ready, of all revisions.")
     summary: Annotated[str, Field(max_length=32)] = Field(description="Ready and wanted engines, such as 2/2.")
 
 

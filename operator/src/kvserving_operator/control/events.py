@@ -1,4 +1,8 @@
-"""Events on the user's object: on transitions of conditions only, each kind declared here once."""
+"""Events on the user's object, each kind declared here once.
+
+They tell of transitions, of conditions and of rollouts, and of what the operator puts right by itself: a Secret, an
+edit of a child, an engine.
+"""
 
 from __future__ import annotations
 

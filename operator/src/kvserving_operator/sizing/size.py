@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..amounts import big, number
+from ..api.base import MOST_REPLICAS
 from ..api.faults import Fault, InvalidSpec
 from . import roles
 from .demand import Demand, Limits, Measured, check
@@ -14,9 +15,6 @@ from .models import Model
 from .roles import Bench, RoleSize, Unfit
 from .sources import inputs, reading_rate, transfer_rate
 from .tiers import Tiers, kept, kept_arithmetic, size_tiers
-
-MOST_REPLICAS = 10_000
-"""Replicas that a role of an object may have."""
 
 
 @dataclass(frozen=True)
