@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
+from kvserving_connector.core.handoffs import TransferFacts
 from kvserving_connector.core.staging import Slot
-from kvserving_connector.vllm.staging.consumer import SLOT, Consumer
+from kvserving_connector.core.staging_cost import Way
+from kvserving_connector.vllm.staging.consumer import SLOT, Consumer, _Asked
 
 pytestmark = pytest.mark.engine
 
@@ -55,3 +57,25 @@ def test_an_engine_that_is_met_meanwhile_is_not_read_from_as_if_it_had_been_know
     worker._read_blocks_for_req("d1", meta)
     assert (worker.read, worker.asked) == ([], ["d1"])
     assert worker.thread.submit(worker.meet).result()
+
+
+class nixlRemoteDisconnectError(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("error", "warnings"), [(nixlRemoteDisconnectError("gone"), 0), (AttributeError("peer"), 1)])
+def test_a_cost_that_cannot_be_told_costs_no_request_and_a_bug_is_told_once(
+    error: Exception, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str, notif_msg: bytes) -> None:
+        raise error
+
+    worker = Worker()
+    worker.nixl_wrapper.send_notif = fail
+    consumer = Consumer(worker, None, None, "staging_bytes is 0", 30)
+    for number in range(2):
+        consumer._asked[f"d{number}"] = _Asked("rank", Way.DIRECT, 4)
+        consumer.ended(f"d{number}", TransferFacts(bytes=1, seconds=0.1, reporters=1))
+    told = [record for record in caplog.records if "could not be told" in record.message and record.levelno >= 30]
+    assert len(told) == warnings
+    assert all(record.exc_info for record in told)

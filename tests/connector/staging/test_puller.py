@@ -88,6 +88,37 @@ def test_what_was_sent_is_looked_after_for_a_while_though_nothing_is_read(monkey
     assert agent.looked == looked == 3, "it goes on looking, or never did"
 
 
+class Clinging:
+    """A NIXL agent that releases nothing."""
+
+    def check_xfer_state(self, handle: Any) -> str:
+        return "ERR"
+
+    def release_xfer_handle(self, handle: Any) -> None:
+        raise RuntimeError("still posted")
+
+
+def test_a_read_that_cannot_be_released_keeps_its_place_and_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("kvserving_connector.vllm.staging.transport.time.monotonic", lambda: now)
+    agent: Any = Clinging()
+    rows: Any = None
+    one = transport.NixlTransport(agent, torch.zeros(transport.CELL_BYTES + 256, dtype=torch.uint8), 256, "DRAM", rows)
+    reads = [transport._Read("p", number) for number in range(2)]
+    assert not any(one.settled(read) for read in reads)
+    now += transport.RELEASE_SECONDS - 1
+    assert not any(one.settled(read) for read in reads)
+    assert "refused" not in caplog.text, "it may be over in a moment"
+    now += 1
+    assert not any(one.settled(read) for read in [*reads, *reads])
+    assert caplog.text.count("refused for 10 s to release a read from engine p") == 1
+    assert "RuntimeError: still posted" in caplog.text
+    agent.release_xfer_handle = lambda handle: None
+    assert all(one.settled(read) for read in reads)
+
+
 def test_a_reading_thread_that_has_sent_goes_on_until_that_has_left() -> None:
     class Sending(Broken):
         def __init__(self) -> None:

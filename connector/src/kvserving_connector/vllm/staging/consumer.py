@@ -29,6 +29,8 @@ from kvserving_connector.vllm.staging.wire import Pool, encode
 SLOT = "kvserving_slot"
 """Attribute of vLLM's request metadata, set by the scheduler's half."""
 _REPLY_MILLISECONDS = 5000
+_GONE = frozenset(("nixlBackendError", "nixlNotFoundError", "nixlRemoteDisconnectError"))
+"""What NIXL raises of an engine that is gone, by name: its classes have no base of their own, and a module by build."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class Consumer:
         self._asked: dict[str, _Asked] = {}
         self._pulls: dict[str, Pull] = {}
         self._tally = LoadTally()
+        self._told_of_silence = False
         self._read_direct = worker._read_blocks_for_req
         self._handshake_direct = worker._nixl_handshake
         self._leases = LeaseAgent(worker.nixl_wrapper, lease_seconds)
@@ -173,10 +176,20 @@ class Consumer:
             self._asked[request_id] = _Asked(agent, way, descriptors)
 
     def _tell(self, asked: _Asked, sample: Sample) -> None:
+        """Send a measurement. An engine that is gone needs none; another fault costs no request, and is told once."""
+        message = encode(sample)
         try:
-            self._worker.nixl_wrapper.send_notif(asked.agent, notif_msg=encode(sample))
+            self._worker.nixl_wrapper.send_notif(asked.agent, notif_msg=message)
         except Exception as error:
-            logger.debug("KVServing: the cost of a transfer could not be told: %s", error)
+            if type(error).__name__ in _GONE or self._told_of_silence:
+                logger.debug("KVServing: the cost of a transfer could not be told: %s", error)
+                return
+            self._told_of_silence = True
+            logger.warning(
+                "KVServing: the cost of a transfer could not be told, so that the prefill engine chooses between its "
+                "ways without it",
+                exc_info=True,
+            )
 
 
 def _ask(host: str, port: int, pp_rank: int, tp_rank: int) -> bytes:

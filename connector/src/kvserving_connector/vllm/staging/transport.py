@@ -23,6 +23,8 @@ CELLS = 64
 CELL_BYTES = CELLS * HEADER_BYTES
 # What was sent is under way that long at most: it leaves with the next turns of the agent, which has no thread.
 FLUSH_SECONDS = 1.0
+RELEASE_SECONDS = 10.0
+"""For how long NIXL may refuse to release a read that was given up before it is told."""
 
 
 def new_agent(backends: Sequence[str]) -> Any:
@@ -52,6 +54,8 @@ class _Read:
     peer: str
     handle: Any
     released: bool = False
+    refused: float | None = None
+    """When NIXL first refused to release it."""
 
 
 class NixlTransport:
@@ -70,6 +74,7 @@ class NixlTransport:
         self._broken: set[str] = set()
         self._flying: Counter[str] = Counter()
         self._sent: float | None = None
+        self._told_of_release = False
         self._places: WeakKeyDictionary[Pull, torch.Tensor] = WeakKeyDictionary()
 
     def enter(self) -> None:
@@ -127,7 +132,7 @@ class NixlTransport:
         try:
             self._release(handle)
         except Exception as error:
-            logger.debug("KVServing: a read that was given up is not released yet: %s", error)
+            self._not_released(handle, error)
             return False
         return True
 
@@ -231,6 +236,24 @@ class NixlTransport:
             self._agent.release_xfer_handle(handle.handle)
             handle.released = True
             self._flying[handle.peer] -= 1
+
+    def _not_released(self, handle: _Read, error: Exception) -> None:
+        """Warn once of a read that stays: where it was to be written is not used again."""
+        now = time.monotonic()
+        handle.refused = now if handle.refused is None else handle.refused
+        if self._told_of_release or now - handle.refused < RELEASE_SECONDS:
+            logger.debug("KVServing: a read that was given up is not released yet: %s", error)
+            return
+        self._told_of_release = True
+        logger.warning(
+            "KVServing: NIXL has refused for %.0f s to release a read from engine %s that was given up (%s: %s): its "
+            "part of the staging memory is not used any more. Restart this engine where staged loads wait for room "
+            "(kvserving:staged_load_wait_seconds)",
+            now - handle.refused,
+            handle.peer,
+            type(error).__name__,
+            error,
+        )
 
     def _indices(self, pull: Pull) -> torch.Tensor:
         """Return a pull's blocks on the device; they are brought there once, as that takes longer than a copy."""
