@@ -110,11 +110,12 @@ def test_hung_shards_leave_the_others_their_time(start_server: Start) -> None:
         shares = [sum(store._shards.owner(key) == index for key in keys) for index in range(4)]
         for server in servers[:3]:
             server.hang()
-        for seconds in (2.0, 0.2):
+        # The second time nobody waits for them, whatever the deadline.
+        for seconds in (2.0, 30.0):
             began = time.monotonic()
-            found = store.exists(keys, soon(2.0))
+            found = store.exists(keys, soon(seconds))
             assert (found.count(False), found.count(Reason.TIMEOUT)) == (shares[3], sum(shares[:3]))
-            assert time.monotonic() - began < seconds + 0.3
+            assert time.monotonic() - began < 15
 
 
 @pytest.mark.parametrize("first", [True, False])
@@ -134,8 +135,8 @@ def test_a_server_that_takes_no_connection_leaves_the_others_their_time(start_se
             found = store.exists(keys, soon(2.0))
             assert set(found) == {False, Reason.TIMEOUT}
             began = time.monotonic()
-            assert store.exists(keys, soon(2.0)) == found
-            assert time.monotonic() - began < 0.3
+            assert store.exists(keys, soon(30)) == found
+            assert time.monotonic() - began < 15
     finally:
         for each in (*held, full):
             each.close()

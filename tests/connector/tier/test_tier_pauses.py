@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,58 +14,81 @@ from vllm.v1.kv_offload.base import LookupResult
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.failed import Pause
 from kvserving_connector.store.filesystem import FileStore
+from kvserving_connector.store.gate import LAST_PAUSE, LATE_SECONDS, LONG_SECONDS
 from kvserving_connector.vllm import prober
 from kvserving_connector.vllm import tier as tier_module
 
+_LONG = LAST_PAUSE / 2
+"""The first pause in these tests, which is ended by hand: half a minute, and the second as long as any becomes."""
 
-def waits(it: Engine, number: int) -> list[bool]:
-    """Return for each of several requests, one after the other, whether it waited."""
+
+def waits(it: Engine, number: int, asked: Callable[[], float]) -> list[bool]:
+    """Return for each of several requests, one after the other, whether the store kept it waiting: was ``asked``."""
     result = []
     for _ in range(number):
-        began = time.monotonic()
+        before = asked()
         assert it.load(keys(2)) == {}
-        result.append(time.monotonic() - began > 0.1)
+        result.append(asked() > before)
     return result
+
+
+def let_pass(pause: Pause) -> None:
+    pause.until = time.monotonic()
 
 
 def test_after_a_look_up_that_hangs_nobody_waits_for_longer_each_time_until_one_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prober, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(tier_module, "_FIRST_PAUSE", 0.4)
+    monkeypatch.setattr(tier_module, "_FIRST_PAUSE", _LONG)
     release = hold(monkeypatch, "exists")
     with engine(f"file://{tmp_path}/l2") as it:
+
+        def given_up() -> float:
+            return it.count("timeouts", "lookup")
+
         pause = it.tier._pauses["lookup"]
-        assert waits(it, 3) == [True, False, False]
+        assert waits(it, 3, given_up) == [True, False, False]
         assert it.count("misses", "paused") >= 4
-        assert pause.until - time.monotonic() <= 0.4
-        time.sleep(pause.until - time.monotonic())
-        assert waits(it, 2) == [True, False]
-        assert 0.4 < pause.until - time.monotonic() <= 0.8
+        assert pause.until - time.monotonic() <= _LONG
+        let_pass(pause)
+        assert waits(it, 2, given_up) == [True, False]
+        assert _LONG < pause.until - time.monotonic() <= 2 * _LONG
         release.set()
-        time.sleep(pause.until - time.monotonic())
-        it.until(lambda: it.load(keys(2)) == {} and it.count("misses", "absent") > 0)
-        it.step()
+
+        def answered() -> bool:
+            let_pass(pause)
+            assert it.load(keys(2)) == {}
+            return bool(pause._length == _LONG)
+
+        it.until(answered)
+        assert it.count("misses", "absent") > 0
         release.clear()
-        it.until(lambda: waits(it, 1) == [True], 2)
-        assert pause.until - time.monotonic() <= 0.4
+        let_pass(pause)
+        assert waits(it, 1, given_up) == [True]
+        assert pause.until - time.monotonic() <= _LONG
 
 
 def test_a_store_that_answers_look_ups_and_delivers_nothing_keeps_one_request_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    reads: list[Any] = []
+
     def lost(self: FileStore, *arguments: Any) -> Any:
-        time.sleep(0.6)
+        reads.append(arguments)
+        time.sleep(1.1 * LONG_SECONDS)
         raise StoreFault(Reason.TIMEOUT)
 
+    monkeypatch.setattr(tier_module, "_FIRST_PAUSE", _LONG)
     monkeypatch.setattr(FileStore, "get", lost)
     monkeypatch.setattr(FileStore, "exists", lambda self, names, deadline: [True] * len(names))
     with engine(f"file://{tmp_path}/l2") as it:
-        assert waits(it, 4) == [True, False, False, False]
-        time.sleep(1.1)
-        assert waits(it, 2) == [True, False]
-        time.sleep(1.1)
-        assert waits(it, 1) == [False]
+        pause = it.tier._pauses["load"]
+        assert waits(it, 4, lambda: len(reads)) == [True, False, False, False]
+        assert pause.until - time.monotonic() <= _LONG
+        let_pass(pause)
+        assert waits(it, 2, lambda: len(reads)) == [True, False]
+        assert _LONG < pause.until - time.monotonic() <= 2 * _LONG
 
 
 def test_one_stall_pauses_the_store_once_however_many_are_loading(
@@ -94,7 +118,6 @@ def test_one_stall_pauses_the_store_once_however_many_are_loading(
 def test_objects_that_could_not_be_read_for_a_moment_are_soon_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier_module, "_LATE_SECONDS", 0.3)
     url, data = f"file://{tmp_path}/l2", chunks(4)
     with engine(url) as first:
         first.store(data)
@@ -108,7 +131,7 @@ def test_objects_that_could_not_be_read_for_a_moment_are_soon_asked_for_again(
             assert second.load(list(data)) == {}
         assert second.load(list(data)) == {}
         assert second.count("misses", "remembered") >= 4
-        time.sleep(0.3)
+        monkeypatch.setattr(second.tier._gate._late, "_clock", lambda: time.monotonic() + LATE_SECONDS)
         assert second.load(list(data)) == data
 
 
