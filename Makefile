@@ -12,10 +12,13 @@ UV := $(BIN)/uv
 # uv shows what it downloads and installs to whoever looks at a terminal, and fills no log with it.
 QUIET := $(shell test -t 2 || echo --quiet)
 PIP := $(UV) pip install $(QUIET) --require-hashes
+# Removes what no file names any more, which a fresh clone would not have either.
+SYNC := $(UV) pip sync $(QUIET) --require-hashes
 CACHE := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/kvserving
-# Checkov's pins conflict with the operator's.
-SCAN := $(CACHE)/scan
-DOCS := $(CACHE)/docs
+# Checkov's pins conflict with the operator's. Checkouts share these folders, but not with those that have other pins.
+pins = $(shell cat $(1) | sha256sum | cut -c1-12)
+SCAN := $(CACHE)/scan-$(call pins,requirements/scan.txt)
+DOCS := $(CACHE)/docs-$(call pins,requirements/docs.txt requirements/docs-npm.sha256)
 export KVSERVING_DOCS_SCRIPTS := $(DOCS)/scripts
 # The theme's builder tells of its own plans at every build.
 export NO_MKDOCS_2_WARNING := 1
@@ -35,6 +38,8 @@ help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  %-18s %s\n", $$1, $$2}'
 
 # --- environments -----------------------------------------------------------
+
+OPERATOR := $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e operator
 
 .PHONY: install
 install: $(VENV)/.installed ## .venv with the kvserving command and both routers
@@ -56,13 +61,14 @@ $(VENV)/.bootstrapped: requirements/bootstrap.txt
 
 $(VENV)/.installed: $(VENV)/.bootstrapped requirements/operator.txt operator/pyproject.toml
 	@echo "installing the operator and the routers into $(VENV) (about a minute; the first time downloads them)"
-	@$(PIP) --python $(BIN)/python -r requirements/operator.txt
-	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e operator
+	@$(SYNC) --python $(BIN)/python requirements/bootstrap.txt requirements/operator.txt
+	@$(OPERATOR)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.installed requirements/dev.txt
 	@echo "installing linters and test tools into $(VENV)"
-	@$(PIP) --python $(BIN)/python -r requirements/dev.txt
+	@$(SYNC) --python $(BIN)/python requirements/bootstrap.txt requirements/operator.txt requirements/dev.txt
+	@$(OPERATOR)
 	@touch $@
 
 $(ENGINE_VENV)/.installed: $(VENV)/.bootstrapped requirements/engine-cpu.txt requirements/bootstrap.txt connector/pyproject.toml
@@ -78,17 +84,17 @@ $(ENGINE_VENV)/.test: $(ENGINE_VENV)/.installed requirements/engine-test.txt
 	@$(PIP) --python $(ENGINE_VENV)/bin/python -r requirements/engine-test.txt
 	@touch $@
 
-$(SCAN)/.installed: $(VENV)/.bootstrapped requirements/scan.txt
+$(SCAN)/.installed: | $(VENV)/.bootstrapped
 	@echo "installing checkov into $(SCAN)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(SCAN)
-	@$(PIP) --python $(SCAN)/bin/python -r requirements/scan.txt
+	@$(SYNC) --python $(SCAN)/bin/python requirements/scan.txt
 	@touch $@
 
-$(DOCS)/.installed: $(VENV)/.bootstrapped requirements/docs.txt requirements/docs-npm.sha256
+$(DOCS)/.installed: | $(VENV)/.bootstrapped
 	@command -v npm >/dev/null || { echo "make: the site's diagrams need npm, which fetches mermaid; on Debian and Ubuntu install it" >&2; exit 1; }
 	@echo "installing mkdocs and linkchecker into $(DOCS)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(DOCS)
-	@$(PIP) --python $(DOCS)/bin/python -r requirements/docs.txt
+	@$(SYNC) --python $(DOCS)/bin/python requirements/docs.txt
 	@mkdir -p $(DOCS)/scripts
 	@cd $(DOCS)/scripts && npm pack --silent $$(sed -E 's/.* (.*)-([0-9.]+)\.tgz/\1@\2/' $(CURDIR)/requirements/docs-npm.sha256) >/dev/null
 	@cd $(DOCS)/scripts && sha256sum --quiet --check $(CURDIR)/requirements/docs-npm.sha256

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tests.chart import fixtures
 
 ROOT = Path(__file__).parents[1]
 # Prints the recipes and runs none of them.
@@ -18,7 +20,7 @@ _DRY = ("make", "--dry-run", "--always-make", "install", "install-engine")
 def recipes(errors: int) -> list[str]:
     """The installing lines of the recipes, where standard error goes to ``errors``."""
     done = subprocess.run(_DRY, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True, check=True, timeout=60)
-    return [line for line in done.stdout.splitlines() if "uv pip install" in line and "--require-hashes" in line]
+    return [line for line in done.stdout.splitlines() if re.search(r"uv pip (install|sync)\b.* --require-hashes", line)]
 
 
 def test_installations_show_their_progress_to_a_terminal_alone() -> None:
@@ -57,3 +59,36 @@ def test_what_runs_engines_installs_none_where_another_environment_is_named(targ
 def test_the_targets_that_run_engines_of_the_named_environment_are_all_found() -> None:
     assert {"demo", "transcript", "pictures", "e2e-local", "e2e-tiers", "e2e-cluster"} <= set(ENGINES)
     assert installs_engines("e2e-soak", "/env/bin/python"), "it runs ours by its path"
+
+
+def shared(folder: Path) -> dict[str, str]:
+    """The folders that checkouts share, as the Makefile in ``folder`` names them."""
+    told = ("make", "--dry-run", "--print-data-base", "help")
+    done = subprocess.run(told, cwd=folder, capture_output=True, text=True, check=True, timeout=60)
+    return dict(re.findall(r"^(SCAN|DOCS|CACHE) := (.*)$", done.stdout, re.MULTILINE))
+
+
+def test_checkouts_with_other_pins_share_no_environment(tmp_path: Path) -> None:
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    ours = shared(ROOT)
+    assert shared(tmp_path) == ours
+    for names, changed in (("scan.txt", "SCAN"), ("docs.txt", "DOCS"), ("docs-npm.sha256", "DOCS")):
+        before = shared(tmp_path)
+        with (tmp_path / "requirements" / names).open("a") as file:
+            file.write("# other\n")
+        assert {name for name, folder in shared(tmp_path).items() if folder != before[name]} == {changed}
+
+
+def test_the_charts_tests_look_for_checkov_where_it_is_installed() -> None:
+    assert shared(ROOT)["SCAN"] == str(fixtures.scan_folder())
+
+
+def test_each_installation_names_all_that_the_environment_is_to_keep() -> None:
+    """`uv pip sync` removes the rest: the installer itself, and what an earlier target has installed."""
+    made = (".venv/.installed", ".venv/.dev")
+    told = ("make", "--dry-run", "--always-make", made[-1])
+    done = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    files = [re.findall(r"requirements/(\S+)\.txt", line) for line in done.stdout.splitlines() if "uv pip sync" in line]
+    assert files == [["bootstrap", "operator"], ["bootstrap", "operator", "dev"]]
+    assert len(re.findall(r"uv pip install .* -e operator$", done.stdout, re.MULTILINE)) == len(made)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.chart import programs
 from tests.chart.charts import Helm
 from tests.kept import kept
 
+ROOT = Path(__file__).parents[2]
 _UNAVAILABLE = pytest.StashKey[dict[programs.Name, str]]()
 
 
@@ -41,6 +43,12 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             pytest.exit(str(error), returncode=1)
 
 
+def scan_folder() -> Path:
+    """The folder of the Makefile for these pins of checkov, which other checkouts share."""
+    pins = hashlib.sha256((ROOT / "requirements" / "scan.txt").read_bytes()).hexdigest()
+    return kept() / f"scan-{pins[:12]}"
+
+
 def _program(request: pytest.FixtureRequest, name: programs.Name) -> Path:
     if reason := request.config.stash.get(_UNAVAILABLE, {}).get(name):
         pytest.skip(reason)
@@ -62,7 +70,7 @@ def promtool(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture(scope="session")
 def checkov() -> Path:
     """Path of checkov: that of ``make e2e-chart``, or the one of PATH; a skip where there is none."""
-    ours = kept() / "scan" / "bin" / "checkov"
+    ours = scan_folder() / "bin" / "checkov"
     found = str(ours) if ours.is_file() else shutil.which("checkov")
     if found is None:
         pytest.skip("no checkov: `make e2e-chart` installs it")
