@@ -15,7 +15,8 @@ class Unpinned(ValueError):
     """A requirement has no version; the message says where, and the way out."""
 
 
-_VIA = re.compile(r"    #(?: via|  ) (?P<by>\S.*)")
+# Who asks is a distribution, or a file: after an option, or in brackets after the name of its package.
+_VIA = re.compile(r"    #(?: via|  ) (?P<by>[^\s-]\S*)$")
 
 
 @dataclass
@@ -42,7 +43,7 @@ def read(file: Path) -> Mapping[str, Pinned]:
                 raise Unpinned(f"{file}:{number}: {line!r} pins no version: make the file by `make requirements`")
             name = canonicalize_name(requirement.name)
             last = found[name] = Pinned(name, pins[0], requirement.marker is not None)
-        elif (match := _VIA.match(line)) and last is not None and not match["by"].startswith("-"):
+        elif (match := _VIA.match(line)) and last is not None:
             last.asked_by.append(canonicalize_name(match["by"]))
     return found
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 from scripts.release import requirements, sbom
 from scripts.release.archives import sha256
 from scripts.release.source import Source
@@ -144,3 +147,16 @@ def test_the_pins_of_the_operator_reach_every_requirement_of_its_package() -> No
     assert pinned["async-timeout"].conditional
     assert {"aiohttp", "idna"} <= requirements.needed(pinned, ["kopf"])
     assert "smg" not in requirements.needed(pinned, ["kopf"])
+
+
+def test_what_the_package_asks_for_is_pinned_as_it_asks() -> None:
+    """Else somebody changed the one file and did not run `make requirements`."""
+    project = tomllib.loads((ROOT / "operator/pyproject.toml").read_text())["project"]
+    asked = [Requirement(text) for text in (*project["dependencies"], *project["optional-dependencies"]["local"])]
+    text = (ROOT / "requirements/operator.txt").read_text()
+    blocks = re.split(r"\n(?=\S)", text)
+    assert {one.name for one in asked} == {
+        block.partition("==")[0] for block in blocks if "kvserving-operator (../operator/pyproject.toml)" in block
+    }
+    pinned = requirements.read(ROOT / "requirements/operator.txt")
+    assert [str(one) for one in asked if pinned[one.name].version not in one.specifier] == []
