@@ -68,3 +68,14 @@ def test_the_exit_status_of_each_program_is_a_table() -> None:
 
 def test_angle_brackets_of_a_help_are_not_taken_for_markup() -> None:
     assert "KVSERVING_OPERATOR_&lt;OPTION>" in section("kvserving operator run")
+
+
+@pytest.mark.parametrize(("name", "program"), [("kvserving", kvserving), (PROGRAM, plugin)])
+def test_the_table_and_the_help_of_a_program_say_the_same_of_its_commands(name: str, program: click.Group) -> None:
+    above = FOUND[name]
+    shown = " ".join(program.get_help(above).split())
+    for command in program.list_commands(above):
+        [line] = [line for line in TEXT.splitlines() if line.startswith(f"| [{name} {command}](#")]
+        said = line.split(" | ")[1].removesuffix(" |")
+        assert f" {command} {said}" in shown
+        assert FOUND[f"{name} {command}"].command.short_help is None, "nobody would see it"

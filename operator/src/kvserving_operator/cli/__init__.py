@@ -25,7 +25,8 @@ import click
 
 INTERRUPTED = 130
 
-_COMMANDS = {
+# What the help and the reference say of each command in a line; its docstring says the rest.
+SUMMARIES = {
     "validate": "Check files and report every fault.",
     "render": "Print the Kubernetes objects of a file.",
     "plan": "Size a service: devices, replicas and tiers, with the arithmetic.",
@@ -69,17 +70,17 @@ class Commands(click.Group):
         **more: Any,
     ) -> None:
         super().__init__(*args, **more)
-        self._helps = helps
+        self.helps = helps
         self._modules = modules or {}
         self._elsewhere = elsewhere or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names, in the order of the help."""
-        return list(self._helps)
+        return list(self.helps)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command; ``None`` where there is none of that name."""
-        if cmd_name not in self._helps:
+        if cmd_name not in self.helps:
             return None
         command = import_module(f".{self._modules.get(cmd_name, cmd_name)}", __name__).command
         assert isinstance(command, click.Command)
@@ -101,12 +102,12 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, with the way out for a name that there is not: what does it elsewhere, or the nearest name."""
-        if args and args[0] not in self._helps:
+        if args and args[0] not in self.helps:
             if (other := self._elsewhere.get(args[0])) is not None:
                 raise click.UsageError(f"there is no command {args[0]!r} here: {other}", ctx)
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self._helps, 1)
+            near = get_close_matches(args[0], self.helps, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
@@ -114,7 +115,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write names and helps without importing a command."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(self._helps.items()))
+            formatter.write_dl(list(self.helps.items()))
 
 
 def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -126,7 +127,7 @@ def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.command(cls=Commands, helps=_COMMANDS, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=Commands, helps=SUMMARIES, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."

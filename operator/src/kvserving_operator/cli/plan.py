@@ -32,7 +32,7 @@ def _kept(tier: str, horizon: float) -> str:
     return f"Time that {tier} keeps KV; 0: no {tier}. Default: {horizon / 60:g}m with --reused."
 
 
-@click.command("plan", cls=Sized, short_help="Size a service from a model, a device, lengths and a rate.")
+@click.command("plan", cls=Sized)
 @click.argument("model", metavar="MODEL|FILE")
 @click.option("--device", required=True, metavar="NAME", help="Type of the devices, such as h100, or its properties.")
 @click.option("--prompt-tokens", type=_WHOLE, required=True, metavar="N", help="Mean length of a prompt.")

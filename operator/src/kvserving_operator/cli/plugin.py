@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import click
 
-from . import Commands, show_version
+from . import SUMMARIES, Commands, show_version
 
 PROGRAM = "kubectl kvserving"
 
 _COMMANDS = {
     "status": "Show objects, their conditions and pods.",
     "verify": "Prove now that KV moves from prefill to decode.",
-    "rollout": "Wait for a rollout, or return to a former revision.",
-    "doctor": "Explain what is injected, and look for known mistakes.",
-    "validate": "Check files and report every fault.",
-    "render": "Print the Kubernetes objects of a file.",
-    "version": "Print the version.",
+    **{name: SUMMARIES[name] for name in ("rollout", "doctor", "validate", "render", "version")},
 }
 _SELECTED = "-l kvserving.dev/name=NAME,kvserving.dev/role=decode"
 _ELSEWHERE = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import click
 
-from ..cli import kvserving
+from ..cli import Commands, kvserving
 from ..cli.plugin import PROGRAM, plugin
 from .markdown import code, codes, link, page, table
 
@@ -24,7 +24,7 @@ def render() -> str:
         "Command reference",
         "Two programs: `kvserving`, and the plugin that kubectl finds as `kubectl kvserving`. Answers go to standard "
         "output; progress, notices and errors to standard error. Every command has `--help`.",
-        table(("Command", "What it does"), ((link(ctx.command_path), _short(ctx.command)) for ctx in found)),
+        table(("Command", "What it does"), ((link(ctx.command_path), _short(ctx)) for ctx in found)),
         *parts,
     )
 
@@ -55,8 +55,11 @@ def _command(ctx: click.Context) -> Iterator[str]:
     yield from _status(command.epilog)
 
 
-def _short(command: click.Command) -> str:
-    return command.get_short_help_str(limit=200)
+def _short(ctx: click.Context) -> str:
+    above = ctx.parent.command if ctx.parent is not None else None
+    if isinstance(above, Commands):
+        return above.helps[str(ctx.info_name)]
+    return ctx.command.get_short_help_str(limit=200)
 
 
 def _paragraphs(text: str | None) -> Iterator[str]:
