@@ -148,7 +148,7 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 # --- tests ------------------------------------------------------------------
 
 .PHONY: test
-test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## every test that runs without a GPU, real engines included
+test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## what every change must pass without a GPU, real engines included; CONTRIBUTING.md has the other lanes
 
 .PHONY: test-unit
 test-unit: $(VENV)/.dev ## pure code and the executor, four minutes on two idle cores
