@@ -1,4 +1,4 @@
-"""1.1 Both roles get a connector, always. 1.2 Only keys that the engine version accepts."""
+"""Both roles get a connector, always. Only keys that the engine version accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""1.11 Rollouts and 1.12 scaling: whose number the replicas are."""
+"""Rollouts and scaling: whose number the replicas are."""
 
 from __future__ import annotations
 

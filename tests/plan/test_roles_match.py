@@ -1,4 +1,4 @@
-"""1.6 What must match between the roles comes from one profile, and 1.11 names the revision."""
+"""What must match between the roles comes from one profile, which names the revision."""
 
 from __future__ import annotations
 

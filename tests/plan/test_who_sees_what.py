@@ -1,4 +1,4 @@
-"""1.13 Who may reach what, and where secrets are."""
+"""Who may reach what, and where secrets are."""
 
 from __future__ import annotations
 

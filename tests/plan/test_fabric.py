@@ -1,4 +1,4 @@
-"""1.4 Both roles name one UCX profile; RDMA brings its device and the right to pin memory."""
+"""Both roles name one UCX profile; RDMA brings its device and the right to pin memory."""
 
 from __future__ import annotations
 

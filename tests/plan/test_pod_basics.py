@@ -1,4 +1,4 @@
-"""1.8 Pod basics, 1.9 probes and load time, 1.10 shutdown."""
+"""Pod basics, probes and time to load, shutdown."""
 
 from __future__ import annotations
 

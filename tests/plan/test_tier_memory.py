@@ -1,4 +1,4 @@
-"""1.5 /dev/shm and the memory limit follow from the tier."""
+"""/dev/shm and the memory limit follow from the tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""1.3 The side channel advertises the pod's own address, one port per data-parallel rank."""
+"""The side channel advertises the pod's own address, one port per data-parallel rank."""
 
 from __future__ import annotations
 
