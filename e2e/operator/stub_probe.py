@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from kvserving_operator.cli import operator as command
-from kvserving_operator.control import app, main
+from kvserving_operator.control import app, main, parts
 from kvserving_operator.control.restarts import Restarts
 from kvserving_operator.recovery.hung import Limits
 from kvserving_operator.recovery.policy import Rate
@@ -59,6 +59,7 @@ def serve(arguments: Sequence[str], env: Mapping[str, str], log: str) -> None:
     if "KVSERVING_TEST_HUNG" in os.environ:
         seconds = float(os.environ["KVSERVING_TEST_HUNG"])
         limits, rate = Limits(queued=seconds), Rate(least=seconds)
-        vars(main)["Restarts"] = functools.partial(Restarts, limits=limits, rate=rate)
+        assert vars(parts)["Restarts"] is Restarts
+        vars(parts)["Restarts"] = functools.partial(Restarts, limits=limits, rate=rate)
     main.run = functools.partial(main.run, probe=probe)
     command.run.main(arguments)
