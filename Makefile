@@ -151,7 +151,7 @@ requirements: $(VENV)/.bootstrapped ## resolve the requirement files again
 test: test-unit test-connector e2e-controlplane e2e-operator e2e-local ## what every change must pass without a GPU, real engines included; CONTRIBUTING.md has the other lanes
 
 .PHONY: test-unit
-test-unit: $(VENV)/.dev ## pure code and the executor, four minutes on two idle cores
+test-unit: $(VENV)/.dev ## pure code and the executor, ten minutes on two idle cores
 	$(BIN)/pytest $(PARALLEL) tests --ignore tests/connector --ignore tests/chart
 
 .PHONY: test-pages
