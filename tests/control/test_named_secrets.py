@@ -124,12 +124,14 @@ def test_a_whole_volume_whose_secret_is_missing_is_told_without_a_key() -> None:
 
 
 def test_pods_that_are_deleted_wait_for_no_secret() -> None:
-    needs = {"clients": SecretNeed(frozenset({"api-key"})), "registry": SecretNeed(starts=False, pulls=True)}
+    decode = {**SPEC["decode"], "template": {"spec": {"imagePullSecrets": REGISTRY}}}
+    plan = planned(stored({**SPEC, "router": {"apiKeySecretRef": "clients"}, "decode": decode})).plan
+    assert plan is not None
     held = pod("a-1", "decode", "r", **at("engine", "ContainerCreating"))
     unpulled = pod("a-2", "decode", "r", **at("engine", "ErrImagePull"))
-    assert list(awaited(needs, [held])) == ["clients"]
-    assert list(awaited(needs, [unpulled])) == ["registry"]
-    assert awaited(needs, [replace(held, deleting=True), replace(unpulled, deleting=True)]) == {}
+    assert list(awaited(plan, [held])) == ["clients"]
+    assert list(awaited(plan, [unpulled])) == ["registry"]
+    assert awaited(plan, [replace(held, deleting=True), replace(unpulled, deleting=True)]) == {}
 
 
 def test_a_key_of_the_operators_that_was_deleted_is_made_again_and_told() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from ..api.v1alpha1 import KVServing
 from ..plan.secret_refs import SecretNeed, needed
@@ -16,10 +16,12 @@ def of_users(plan: Plan) -> dict[str, SecretNeed]:
     return {name: need for name, need in needed(plan.objects).items() if name not in made}
 
 
-def awaited(needs: Mapping[str, SecretNeed], pods: Collection[PodState]) -> dict[str, SecretNeed]:
-    """Return those of ``needs`` that may keep ``pods`` from starting, or their images from being pulled."""
+def awaited(plan: Plan, pods: Collection[PodState]) -> dict[str, SecretNeed]:
+    """Return those of ``of_users`` that may keep ``pods`` from starting, or their images from being pulled."""
     starts, pulls = any(map(_waits, pods)), any(map(_pulls, pods))
-    return {name: need for name, need in needs.items() if (need.starts and starts) or (need.pulls and pulls)}
+    if not starts and not pulls:
+        return {}
+    return {name: need for name, need in of_users(plan).items() if (need.starts and starts) or (need.pulls and pulls)}
 
 
 def field_of(serving: KVServing, name: str, need: SecretNeed) -> str:

@@ -29,7 +29,7 @@ from .facts import Facts, Transfer
 from .failures import ApiFailure, Problem
 from .kube import Kube
 from .losses import Losses
-from .named_secrets import awaited, field_of, of_users
+from .named_secrets import awaited, field_of
 from .observe import Key, Serving, Store, View, serving_of
 from .permissions import SERVING
 from .rollouts import Rollout, Rollouts
@@ -194,7 +194,7 @@ class Reconciler:
         if outcome.remade:
             told = f"{', '.join(outcome.remade)}: it was gone and is made anew; pods read it again in about two minutes"
             await self._recorder.send(view.serving, (Event(EventKind.SECRET_REMADE, told),))
-        needs = awaited(of_users(planned), view.pods)
+        needs = awaited(planned, view.pods)
         needed = {name: (field_of(serving, name, need), need.keys) for name, need in needs.items()}
         await self._secrets.look_for(view.serving, needed, outcome)
         await self._applier.apply(view, rollouts.shape(planned, rollout), outcome)
