@@ -142,10 +142,12 @@ class Trial:
         if self.side.connector is None:
             own, second = self._first(prompt)
             return {"cold": cold, "own": own, "loaded": 0, "same": same(first, second)}
+        before = self._counts()
+        # What is compared is asked alike: behind other answers, not behind a pause.
         self.engine.settle()
         self.engine.forget()
-        before = self._counts()
         l1, second = self._first(prompt)
+        self.engine.settle()
         own, third = self._first(prompt)
         self.engine.settle()
         counts = self._since(before)

@@ -117,12 +117,12 @@ class WorkerCacheConnector(SchedulerContextMixin, KVConnectorBase_V1, SupportsHM
         return self._finished(request)
 
     def has_pending_push_work(self) -> bool:
-        """Whether the engine has to go on stepping for reports about saves."""
+        """Whether the engine has to go on stepping for saves."""
         return self._scheduler is not None and self._scheduler.busy
 
     def has_pending_block_frees(self) -> bool:
         """Whether blocks that are held for saves will be free soon."""
-        return self._scheduler is not None and self._scheduler.busy
+        return self._scheduler is not None and self._scheduler.holds
 
     def reset_cache(self) -> bool:
         """Forget all of L1; L2 keeps what it has."""

@@ -30,7 +30,7 @@ class SaveSpan:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """One save; ``number`` is unique to the engine, ``request_id`` is empty for blocks of the free queue."""
+    """One save; ``number`` is unique to the engine, ``request_id`` is empty for blocks that no request has."""
 
     number: int
     request_id: str

@@ -17,6 +17,7 @@ from kvserving_connector.core.tracker import PrefixTracker
 from kvserving_connector.core.worker_settings import Offload, WorkerCacheSettings
 from kvserving_connector.vllm.context import KVCacheBlockView, SchedulerContext
 from kvserving_connector.vllm.worker_cache.messages import Save, SavePart, SaveSpan
+from kvserving_connector.vllm.worker_cache.unsaved import Unsaved, UnsavedParts, note
 
 # Blocks that saves may hold, as a share of the engine's: requests need the others.
 _SHARE_HELD = 2
@@ -27,19 +28,27 @@ _KEYS_KEPT = 16 * _MOST_AHEAD
 
 @dataclass
 class _Progress:
-    """How far a request is saved: the next span, from the start of the prompt, and the pieces that it came in."""
+    """How far a request is saved: the next span, from the start of the prompt, and the pieces that it came in.
+
+    ``unsaved`` is what its last step computed and could not hold.
+    """
 
     request: Any
     span: int
     pieces: int = 0
+    unsaved: dict[bytes, Unsaved] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class _Open:
-    """A save under way: what was asked for, the blocks that are held for it, and parts that a rank lost again."""
+    """A save under way: what was asked for, the blocks that are held for it, and parts that a rank lost again.
+
+    ``reuse_first``: the blocks were at the head of the free queue.
+    """
 
     save: Save
     blocks: tuple[int, ...]
+    reuse_first: bool
     lost: set[bytes] = field(default_factory=set)
 
 
@@ -66,6 +75,7 @@ class Saves:
         self._requests: dict[str, _Progress] = {}
         self._open: dict[int, _Open] = {}
         self._saving: dict[bytes, int] = {}
+        self._unsaved = UnsavedParts()
         self._held = 0
         blocks_per_step = -(-max_batch_tokens // min(group.block_tokens for group in planner.groups))
         self._ahead = min(3 * blocks_per_step, _MOST_AHEAD)
@@ -77,6 +87,11 @@ class Saves:
         """Return the number of saves under way."""
         return len(self._open)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether parts of ended requests wait for room."""
+        return len(self._unsaved) > 0
+
     def started(self, request: Any, tokens: int) -> None:
         """Blocks of ``request`` hold ``tokens`` of its prompt before its first step: those are not saved again."""
         spans = self._planner.spans(tokens)
@@ -87,15 +102,21 @@ class Saves:
         progress = self._requests.get(request_id)
         if progress is not None:
             progress.span = min(progress.span, self._planner.spans(tokens))
+            progress.unsaved = {}
 
-    def ended(self, request_id: str) -> list[bytes]:
+    def ended(self, request_id: str, context: SchedulerContext) -> list[bytes]:
         """The request has no further steps. Saves under way go on: they hold what they read.
+
+        What could not be held is saved later, unless its blocks are needed before that.
 
         Returns parts to be noted as used, in this order: where a prompt came in pieces its beginning is the oldest, and
         without it the rest is of no use.
         """
         progress = self._requests.pop(request_id, None)
-        if progress is None or progress.pieces < 2:
+        if progress is None:
+            return []
+        self._unsaved.add(progress.unsaved, context.num_blocks)
+        if progress.pieces < 2:
             return []
         keys = self._hashes.of(request_id).keys(progress.request.block_hashes)[: progress.span]
         return [part_key(key, group) for key in reversed(keys) for group in range(len(self._group_ids))]
@@ -122,6 +143,8 @@ class Saves:
             progress.pieces += 1
             if taken := self._within_bounds(progress, spans, context):
                 saves.append(self._begin(request_id, taken, context))
+        if left := self._of_ended(context):
+            saves.append(self._begin("", left, context))
         # A prompt's beginning counts as used last: it is of use without the rest, and not the other way round.
         return saves, used[::-1]
 
@@ -133,8 +156,8 @@ class Saves:
             return
         del self._open[number]
         self._held -= len(opened.blocks)
-        # Blocks of the free queue return to where they were: at its end, others would be given up unsaved before them.
-        context.free_blocks(opened.blocks, reuse_first=not opened.save.request_id)
+        # Blocks of the queue's head return to it: at its end, others would be given up unsaved before them.
+        context.free_blocks(opened.blocks, reuse_first=opened.reuse_first)
         for span in opened.save.spans:
             for part in span.parts:
                 self._saving.pop(part.key, None)
@@ -155,6 +178,7 @@ class Saves:
 
     def void(self) -> None:
         """Track nothing of what is under way: the cache was reset."""
+        self._unsaved.clear()
         for key, number in self._saving.items():
             self._open[number].lost.add(key)
 
@@ -228,34 +252,48 @@ class Saves:
     def _within_bounds(
         self, progress: _Progress, spans: list[tuple[int, SaveSpan]], context: SchedulerContext
     ) -> tuple[SaveSpan, ...]:
-        """Return the spans that may be held now; later ones wait for the request's next step."""
-        left = max(1, context.num_blocks // _SHARE_HELD) - self._held
+        """Return the spans that may be held now; later ones wait for the request's next step, or for its end."""
+        room = self._room(context)
         taken: list[SaveSpan] = []
+        count = 0
         for span, wanted in spans:
             blocks = sum(len(part.blocks) for part in wanted.parts)
-            if blocks > left and (taken or self._held):
+            if blocks > room and (taken or self._held):
                 break
-            left -= blocks
+            room -= blocks
             if wanted.parts:
                 taken.append(wanted)
             progress.span = max(progress.span, span + 1)
+            count += 1
+        progress.unsaved = note((part for _, wanted in spans[count:] for part in wanted.parts), context)
         return tuple(taken)
+
+    def _of_ended(self, context: SchedulerContext) -> tuple[SaveSpan, ...]:
+        """Return what requests that have ended left, as far as it may be held now."""
+        if not self._unsaved:
+            return ()
+        room = self._room(context)
+        parts = self._unsaved.take(room, not self._held, lambda part: bool(self._new([part], [])), context)
+        return tuple(SaveSpan((number, 1), (part,)) for number, part in enumerate(parts))
+
+    def _room(self, context: SchedulerContext) -> int:
+        return max(1, context.num_blocks // _SHARE_HELD) - self._held
 
     def _lazy(self, context: SchedulerContext) -> list[Save]:
         """Return a save of the blocks that the engine gives up next and L1 does not have."""
         parts: dict[bytes, SavePart] = {}
-        left = max(1, context.num_blocks // _SHARE_HELD) - self._held
+        room = self._room(context)
         # More than half of L1 would evict what was saved just now, over and over.
         ahead = min(self._ahead, -(-self._tracker.capacity // 2))
         for seen, view in enumerate(context.iter_free_blocks()):
-            if len(parts) >= left or seen >= ahead:
+            if len(parts) >= room or seen >= ahead:
                 break
             part = self._part_of(view)
             # Two requests that computed the same at once have left two blocks with one hash.
             if part is not None and part.key not in parts:
                 parts |= {each.key: each for each in self._new([part], [])}
         spans = tuple(SaveSpan((number, 1), (part,)) for number, part in enumerate(parts.values()))
-        return [self._begin("", spans, context)] if spans else []
+        return [self._begin("", spans, context, reuse_first=True)] if spans else []
 
     def _part_of(self, view: KVCacheBlockView) -> SavePart | None:
         """Return the part that a block of the free queue is; None for one that is none."""
@@ -266,12 +304,14 @@ class Saves:
         group = self._group_ids.index(view.group_id)
         return SavePart(part_key(self._combine(view.hash_without_group), group), group, (view.block_id,))
 
-    def _begin(self, request_id: str, spans: tuple[SaveSpan, ...], context: SchedulerContext) -> Save:
+    def _begin(
+        self, request_id: str, spans: tuple[SaveSpan, ...], context: SchedulerContext, *, reuse_first: bool = False
+    ) -> Save:
         save = Save(next(self._numbers), request_id, spans)
         blocks = tuple(block for span in spans for part in span.parts for block in part.blocks)
         context.touch(blocks)
         self._held += len(blocks)
-        self._open[save.number] = _Open(save, blocks)
+        self._open[save.number] = _Open(save, blocks, reuse_first)
         for span in spans:
             for part in span.parts:
                 self._saving[part.key] = save.number

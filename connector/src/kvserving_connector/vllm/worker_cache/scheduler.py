@@ -72,7 +72,12 @@ class SchedulerHalf:
 
     @property
     def busy(self) -> bool:
-        """Whether reports about saves are awaited: the engine has to step for them even without requests."""
+        """Whether the engine has to step even without requests: saves are awaited, or are still to begin."""
+        return self.holds or self._saves.waiting
+
+    @property
+    def holds(self) -> bool:
+        """Whether blocks are held for saves."""
         return len(self._saves) > 0
 
     def bind(self, context: SchedulerContext) -> None:
@@ -151,7 +156,7 @@ class SchedulerHalf:
         self._requests.pop(request_id, None)
         self._failing.discard(request_id)
         self._lookups.take(request_id)
-        self._next.used += self._saves.ended(request_id)
+        self._next.used += self._saves.ended(request_id, self._bound())
         self._hashes.drop(request_id)
         if request_id not in self._loading:
             self._lookups.release(request_id)
