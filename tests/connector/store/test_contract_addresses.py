@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import pkgutil
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -13,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 from tests.connector.store.servers import address_of
 
+from kvserving_connector import store
 from kvserving_connector.store import open as stores
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.inventory import ListedStore
@@ -25,6 +28,19 @@ OPERATORS_LIST = (
     "operator/src/kvserving_operator/api/stores.py differ: a store has its line in both, or objects cannot name it, "
     "with the same example, port= and folder=, or network policies open no way to it"
 )
+
+
+def test_every_store_of_the_package_has_its_line() -> None:
+    modules = [
+        importlib.import_module(f"{store.__name__}.{each.name}") for each in pkgutil.iter_modules(store.__path__)
+    ]
+    makers = {
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, each in vars(module).items()
+        if name.startswith("open_") and module is not stores and getattr(each, "__module__", "") == module.__name__
+    }
+    assert makers == {f"{kind.open.__module__}.{kind.open.__name__}" for kind in KINDS}, OPERATORS_LIST
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)

@@ -1,4 +1,4 @@
-"""Status of a ``KVServing``: what the operator reports, and what the columns of kubectl show."""
+"""Status of a ``KVServing``: what the operator reports. Which of it kubectl shows in columns is in ``schema``."""
 
 from __future__ import annotations
 
