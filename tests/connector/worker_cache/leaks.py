@@ -18,7 +18,7 @@ def left_by(engine: Any) -> dict[str, Any]:
         "reports about probes": len(head._lookups._quorum),
         "hashes": len(head._hashes),
         "saves": len(head._saves),
-        "parts that wait to be saved": head._saves.waiting,
+        "spans that wait to be saved": head._saves.waiting,
         "reports about saves": len(head._saves._quorum),
         "parts being saved": head._saves._saving,
         "requests that are saved": head._saves._requests,

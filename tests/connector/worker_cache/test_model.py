@@ -52,9 +52,18 @@ class Machine(RuleBasedStateMachine):
         batch=st.sampled_from([64, 128, 512]),
         policy=st.sampled_from(["recompute", "fail"]),
         prompt_only=st.booleans(),
+        idle=st.booleans(),
     )
     def begin(
-        self, slots: list[int], lag: list[int], room: int, delay: int, batch: int, policy: str, prompt_only: bool
+        self,
+        slots: list[int],
+        lag: list[int],
+        room: int,
+        delay: int,
+        batch: int,
+        policy: str,
+        prompt_only: bool,
+        idle: bool,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.engine = Engine(
@@ -69,6 +78,8 @@ class Machine(RuleBasedStateMachine):
             offload_prompt_only=prompt_only,
             **(store(self.folder) if self.l2 else {}),
         )
+        for rank in self.engine.ranks:
+            rank.saves_when_idle = idle
 
     @rule(stem=st.integers(0, 1), shared=st.integers(0, 300), own=st.integers(0, 60), answer=st.integers(1, 40))
     def add(self, stem: int, shared: int, own: int, answer: int) -> None:

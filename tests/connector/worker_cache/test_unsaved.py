@@ -97,7 +97,21 @@ def test_parts_of_several_groups_are_left_and_saved(start: Start) -> None:
     tokens = prompt(20 * 32)
     engine = start(groups=(full(32), sliding(70, 32)), slots=(160,), blocks=60, batch=20 * 32, lag=(1,))
     engine.serve(tokens)
+    assert engine.counted(stats.SAVED) == 20 * 32
     engine.flood()
     assert engine.serve([*tokens, 1]) == 20 * 32
+    check_answers(engine)
+    engine.check_over()
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_it_is_saved_where_vllm_asks_for_no_saves_in_steps_without_requests(start: Start, lag: int) -> None:
+    tokens = prompt(WHOLE)
+    engine = start(slots=(160,), blocks=100, batch=WHOLE, lag=(lag,))
+    engine.ranks[0].saves_when_idle = False
+    engine.serve(tokens)
+    assert engine.tracked(tokens) == ((0, 80),)
+    engine.flood()
+    assert engine.serve([*tokens, 1]) == WHOLE
     check_answers(engine)
     engine.check_over()

@@ -17,7 +17,7 @@ from kvserving_connector.core.tracker import PrefixTracker
 from kvserving_connector.core.worker_settings import Offload, WorkerCacheSettings
 from kvserving_connector.vllm.context import KVCacheBlockView, SchedulerContext
 from kvserving_connector.vllm.worker_cache.messages import Save, SavePart, SaveSpan
-from kvserving_connector.vllm.worker_cache.unsaved import Unsaved, UnsavedParts, note
+from kvserving_connector.vllm.worker_cache.unsaved import Unsaved, UnsavedSpans, note
 
 # Blocks that saves may hold, as a share of the engine's: requests need the others.
 _SHARE_HELD = 2
@@ -75,7 +75,7 @@ class Saves:
         self._requests: dict[str, _Progress] = {}
         self._open: dict[int, _Open] = {}
         self._saving: dict[bytes, int] = {}
-        self._unsaved = UnsavedParts()
+        self._unsaved = UnsavedSpans()
         self._held = 0
         blocks_per_step = -(-max_batch_tokens // min(group.block_tokens for group in planner.groups))
         self._ahead = min(3 * blocks_per_step, _MOST_AHEAD)
@@ -89,7 +89,7 @@ class Saves:
 
     @property
     def waiting(self) -> bool:
-        """Whether parts of ended requests wait for room."""
+        """Whether spans of ended requests wait for room."""
         return len(self._unsaved) > 0
 
     def started(self, request: Any, tokens: int) -> None:
@@ -265,7 +265,7 @@ class Saves:
                 taken.append(wanted)
             progress.span = max(progress.span, span + 1)
             count += 1
-        progress.unsaved = note((part for _, wanted in spans[count:] for part in wanted.parts), context)
+        progress.unsaved = note((wanted.parts for _, wanted in spans[count:]), context)
         return tuple(taken)
 
     def _of_ended(self, context: SchedulerContext) -> tuple[SaveSpan, ...]:
@@ -273,8 +273,8 @@ class Saves:
         if not self._unsaved:
             return ()
         room = self._room(context)
-        parts = self._unsaved.take(room, not self._held, lambda part: bool(self._new([part], [])), context)
-        return tuple(SaveSpan((number, 1), (part,)) for number, part in enumerate(parts))
+        spans = self._unsaved.take(room, not self._held, lambda part: bool(self._new([part], [])), context)
+        return tuple(SaveSpan((number, 1), parts) for number, parts in enumerate(spans))
 
     def _room(self, context: SchedulerContext) -> int:
         return max(1, context.num_blocks // _SHARE_HELD) - self._held

@@ -141,7 +141,7 @@ class WorkerHalf:
     # Steps
 
     def begin(self, message: WorkerCacheMetadata) -> None:
-        """Do what the scheduler asks for, but for saves; once per step."""
+        """Do what the scheduler asks for, but for saves, which start after the step; once per step."""
         if message.step == self._step:
             return
         self._step, self._hash_root = message.step, message.hash_root or self._hash_root
@@ -149,6 +149,8 @@ class WorkerHalf:
             self.pool.clear()
             for opened in self._saves.values():
                 opened.waiting = []
+        # In a step without requests ``poll`` starts them: before 0.31 vLLM does not call ``save`` there.
+        self._saves |= {save.number: _Save(save, list(save.spans)) for save in message.saves if not save.request_id}
         # Before victims are freed: a load was promised from what they still hold.
         for load in message.loads:
             self._load(load)
@@ -165,8 +167,7 @@ class WorkerHalf:
         if message.step == self._saved_step:
             return
         self._saved_step = message.step
-        for save in message.saves:
-            self._saves[save.number] = _Save(save, list(save.spans))
+        self._saves |= {save.number: _Save(save, list(save.spans)) for save in message.saves if save.request_id}
         for opened in list(self._saves.values()):
             self._place(opened)
 
