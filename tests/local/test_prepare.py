@@ -21,4 +21,4 @@ def test_a_request_for_more_memory_than_this_machine_has_is_a_notice_of_the_run(
     greedy = "prefill: &role\n    resources: {requests: {memory: 900Ti}}\n"
     file.write_text(file.read_text().replace("prefill: &role\n", greedy))
     *_, notice = prepare(files.read(str(file)), options, directory, print).notices
-    assert "(resources.requests.memory): svc-prefill-0 921600.0 + svc-decode-0 921600.0 = 1843200.0 GiB of " in notice
+    assert "(resources.requests.memory): svc-prefill-0 921600Gi + svc-decode-0 921600Gi = 1843200Gi of " in notice

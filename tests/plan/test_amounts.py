@@ -5,23 +5,45 @@ from __future__ import annotations
 import pytest
 
 from kvserving_operator.amounts import GI, big, enough, moved, rate, size
+from kvserving_operator.api.types import Quantity
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         (0, "0Mi"),
-        (1, "1Mi"),
-        (2**20 + 1, "2Mi"),
-        (GI // 10, "103Mi"),
-        (GI // 10 + 1, "0.1Gi"),
+        (1, "1Ki"),
+        (2**20 + 2**14, "1.02Mi"),
+        (256 * 2**20, "256Mi"),
+        (512 * 2**20 * 85 // 100, "435Mi"),
+        (256 * 2**20 // 10, "25.6Mi"),
+        (GI - 1, "1Gi"),
         (3 * GI // 2, "1.5Gi"),
+        (8 * GI + 256 * 2**20 + -(-256 * 2**20 // 10), "8.28Gi"),
+        (10 * GI - 1, "10Gi"),
         (64 * GI, "64Gi"),
+        (GI * 784 // 10, "78.4Gi"),
+        (GI * 1532 // 10, "153.2Gi"),
         (2000 * GI, "2000Gi"),
     ],
 )
 def test_what_is_held_is_told_as_a_spec_writes_it(value: int, text: str) -> None:
     assert size(value) == text
+
+
+@pytest.mark.parametrize("number", [1, 7, 99, 100, 256, 435, 512, 768, 1000, 1023])
+@pytest.mark.parametrize(("unit", "factor"), [("Ki", 2**10), ("Mi", 2**20), ("Gi", GI)])
+def test_a_size_that_somebody_wrote_is_told_as_it_was_written(number: int, unit: str, factor: int) -> None:
+    assert size(number * factor) == f"{number}{unit}"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [(8 * GI, 256 * 2**20, -(-256 * 2**20 // 10)), (8 * GI, 132 * GI, 132 * GI // 10), (2560 * 2**20, GI, GI // 4)],
+)
+def test_a_sum_is_that_of_its_parts_as_they_are_told(parts: tuple[int, ...]) -> None:
+    told = sum(Quantity(size(part)).bytes for part in parts)
+    assert size(told) == size(sum(parts))
 
 
 def test_what_people_are_told_to_write_holds_the_amount() -> None:

@@ -72,3 +72,39 @@ def test_a_source_that_the_apiserver_refuses_is_refused_once(section: str, sourc
 )
 def test_sources_that_the_apiserver_takes_are_accepted(source: dict[str, Any]) -> None:
     assert faults(pair(decode={"env": [{"name": "A", "valueFrom": source}]})) == ""
+
+
+SPACE = "VLLM_CPU_KVCACHE_SPACE"
+
+
+@pytest.mark.parametrize("section", ["engine", "prefill", "decode"])
+@pytest.mark.parametrize(
+    ("value", "shown", "way_out"),
+    [
+        ("1Gi", "'1Gi'", "1"),
+        ("4GiB", "'4GiB'", "4"),
+        ("512Mi", "'512Mi'", "1"),
+        ("1.5", "'1.5'", "2"),
+        ("-1", "what is given", "1"),
+        ("", "what is given", "1"),
+        ("hunter2", "what is given", "1"),
+    ],
+)
+def test_a_size_of_kv_that_vllm_cannot_read_is_refused_with_what_to_write(
+    section: str, value: str, shown: str, way_out: str
+) -> None:
+    told = f'{shown} is no whole number of GiB, which {SPACE} is: write "{way_out}" (GiB)'
+    assert (
+        faults(pair(**{section: {"env": [{"name": SPACE, "value": value}]}})) == f"spec.{section}.env[0].value: {told}"
+    )
+
+
+def test_a_size_of_kv_in_a_template_is_refused_at_its_place() -> None:
+    engine = {"name": "engine", "env": [{"name": SPACE, "value": "1Gi"}]}
+    told = faults(pair(decode={"template": {"spec": {"containers": [engine]}}}))
+    assert told.startswith("spec.decode.template.spec.containers[engine].env[0].value: '1Gi' is no whole number of GiB")
+
+
+@pytest.mark.parametrize("value", ["0", "1", " 40 ", "$(SPACE)"])
+def test_a_size_of_kv_that_vllm_reads_is_taken(value: str) -> None:
+    assert faults(pair(engine={"env": [{"name": SPACE, "value": value}]})) == ""

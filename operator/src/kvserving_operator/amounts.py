@@ -20,10 +20,23 @@ def quantity(value: int) -> str:
 
 
 def size(value: int) -> str:
-    """Bytes held, for people: GiB with one decimal where it is not whole, begun MiB below a tenth of one."""
-    if value < GI / 10:
-        return f"{-(-value // 2**20)}Mi"
-    return f"{value // GI}Gi" if value % GI == 0 else f"{value / GI:.1f}Gi"
+    """Bytes held, for people: three significant digits in Gi, below one in Mi, below that in Ki; whole ones whole.
+
+    Hundreds of Gi have a decimal too, so that a sum of them is that of its parts.
+    """
+    if value == 0:
+        return "0Mi"
+    for unit, factor in (("Ki", 2**10), ("Mi", 2**20)):
+        text = _digits(value / factor)
+        if float(text) < 1024:
+            return f"{text}{unit}" if float(text) >= 1 else "1Ki"
+    return f"{_digits(value / GI, 1)}Gi"
+
+
+def _digits(value: float, least: int = 0) -> str:
+    """The number with three significant digits and at least ``least`` decimals, without zeros at their end."""
+    text = f"{value:.{max(least, 2 if value < 10 else 1 if value < 100 else 0)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def enough(value: int) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .. import connectors
+from ..amounts import size
 from ..routers import ROUTERS
 from . import gpus, hub, listening, model_config, processor, stores
 from .errors import EnvironmentFault
@@ -292,10 +293,10 @@ def reservations(pods: list[LocalPod], available: int) -> list[str]:
     total = sum(need for _, need in asked)
     if total <= available:
         return []
-    terms = _sum([(name, f"{need / GIB:.1f}") for name, need in asked if need])
+    terms = _sum([(name, size(need)) for name, need in asked if need])
     return [
-        f"the engines ask for more memory than is available (resources.requests.memory): {terms} = {total / GIB:.1f}"
-        f" GiB of {available / GIB:.1f}. A cluster would not place them; on one machine nothing is reserved"
+        f"the engines ask for more memory than is available (resources.requests.memory): {terms} = {size(total)}"
+        f" of {size(available)}. A cluster would not place them; on one machine nothing is reserved"
     ]
 
 
@@ -308,22 +309,24 @@ def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
         try:
             kv = float(entries.get("VLLM_CPU_KVCACHE_SPACE") or 1)
         except ValueError:
-            return [f"VLLM_CPU_KVCACHE_SPACE={entries['VLLM_CPU_KVCACHE_SPACE']} is not a number of GiB"]
+            told = f"VLLM_CPU_KVCACHE_SPACE={entries['VLLM_CPU_KVCACHE_SPACE']} is no number of GiB"
+            return [f'{pod.name}: {told}: write "1" (GiB) in spec.engine.env']
         tier = _tier_bytes(pod)
         need = CPU_ENGINE_BYTES + int(kv * GIB) + run.weights_bytes + tier
-        weights = f" + {run.weights_bytes / GIB:.1f} weights" if run.weights_bytes > 0.05 * GIB else ""
-        held = f" + {tier / GIB:.1f} host tier" if tier else ""
-        terms.append((pod.name, f"{need / GIB:.1f} (2.5 engine + {kv:g} KV{weights}{held})"))
+        weights = f" + {size(run.weights_bytes)} weights" if run.weights_bytes > 0.05 * GIB else ""
+        held = f" + {size(tier)} host tier" if tier else ""
+        parts = f"{size(CPU_ENGINE_BYTES)} engine + {size(int(kv * GIB))} KV{weights}{held}"
+        terms.append((pod.name, f"{size(need)} ({parts})"))
         total += need
     for pod in (p for p in pods if p.role == "store"):
         need = int(pod.container["resources"]["limits"]["memory"])
-        terms.append((pod.name, f"{need / GIB:.1f}"))
+        terms.append((pod.name, size(need)))
         total += need
     if total <= available:
         return []
     return [
-        f"too little memory: {_sum(terms)} = {total / GIB:.1f} GiB, but {available / GIB:.1f} GiB are available."
-        " Stop other programs, lower replicas, VLLM_CPU_KVCACHE_SPACE in spec.engine.env, or the sizes in spec.cache"
+        f"too little memory: {_sum(terms)} = {size(total)}, but {size(available)} are available. Stop other programs,"
+        " lower replicas, VLLM_CPU_KVCACHE_SPACE (whole GiB) in spec.engine.env, or the sizes in spec.cache"
     ]
 
 

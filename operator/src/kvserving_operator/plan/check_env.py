@@ -9,6 +9,8 @@ from typing import Any
 
 from ..api import base, metadata
 from ..api.faults import Fault
+from ..api.types import Quantity, quoted
+from ..engines.written import real, whole
 from . import check_resources, template
 from .context import Context
 
@@ -35,15 +37,18 @@ _DIVISORS: Mapping[str, tuple[frozenset[Decimal], str]] = {
     "cpu": (frozenset({Decimal(0), Decimal(1), Decimal("0.001")}), "1 or 1m"),
     "bytes": (frozenset({Decimal(0), *_BINARY, *_DECIMAL}), "1 or a unit such as 1Mi or 1Gi"),
 }
+_KV_SPACE = "VLLM_CPU_KVCACHE_SPACE"
+_GI = 2**30
 
 
 def faults(ctx: Context) -> Iterator[Fault]:
-    """Faults in the sources of ``env`` of the engine and of each role."""
+    """Faults in ``env`` of the engine and of each role."""
     for section, variables in (("engine", ctx.spec.engine.env), *((role, ctx.role(role).env) for role in ctx.roles)):
         for index, variable in enumerate(variables):
+            path = f"spec.{section}.env[{index}]"
+            yield from _kv_space(variable.name, variable.value, path)
             if variable.value_from is not None:
-                path = f"spec.{section}.env[{index}].valueFrom"
-                yield from _source(variable.name, variable.value_from, path)
+                yield from _source(variable.name, variable.value_from, f"{path}.valueFrom")
 
 
 def of_container(container: Mapping[str, Any], path: str) -> Iterator[Fault]:
@@ -63,10 +68,33 @@ def of_container(container: Mapping[str, Any], path: str) -> Iterator[Fault]:
             yield Fault(where, f"{name} is given twice: keep one entry", name)
         seen.add(name)
         value, source = variable.get("value"), variable.get("valueFrom")
+        yield from _kv_space(name, value, where)
         if value is not None and source is not None:
             yield Fault(where, f"{name} has both value and valueFrom: keep one", name)
         elif source is not None:
             yield from _source(name, source, f"{where}.valueFrom")
+
+
+def _kv_space(name: str, value: Any, path: str) -> Iterator[Fault]:
+    """A size of the KV of CPU engines that ends them at their start: vLLM reads whole numbers alone, as GiB."""
+    if name != _KV_SPACE or not isinstance(value, str) or "$(" in value:
+        return
+    if (found := whole(value.strip())) is not None and found >= 0:
+        return
+    meant = _meant(value.strip())
+    # What is no size may be a secret that slipped into the wrong place.
+    shown = "what is given" if meant is None else quoted(value)
+    message = f'{shown} is no whole number of GiB, which {_KV_SPACE} is: write "{meant or 1}" (GiB)'
+    yield Fault(f"{path}.value", message, None if meant is None else value)
+
+
+def _meant(value: str) -> int | None:
+    """The whole GiB that hold what ``value`` says: a number of GiB, or a size with its unit; None for others."""
+    try:
+        size = int((real(value) or 0) * _GI) or Quantity(value.removesuffix("B")).bytes
+    except (ValueError, OverflowError):
+        return None
+    return max(1, -(-size // _GI)) if 0 < size < 2**63 else None
 
 
 def _source(name: str, source: Any, path: str) -> Iterator[Fault]:
