@@ -173,7 +173,7 @@ def test_a_configuration_that_cannot_be_used_is_told_by_every_command(
             1,
             "error: --rate: 1e+07 requests a second need 605,0",
         ),
-        (("Qwen/Qwen3-8B", "--itl", "9" * 400 + "h"), 2, "is too large"),
+        (("Qwen/Qwen3-8B", "--itl", "9" * 400 + "h"), 2, "is too long: 9999h at most"),
         (("Qwen/Qwen3-8B", "--max-model-len", "0"), 1, "error: --max-model-len: 0 is no length of a context"),
     ],
 )

@@ -161,7 +161,7 @@ def test_a_time_limit_ends_the_wait_with_exit_status_1(cluster: Cluster, ask: As
     assert answer.status == 1
     assert answer.out.splitlines()[-1].startswith("qwen is not rolled out after 1 s: revision ")
     assert ask("status", "qwen", "--timeout", "1s", "-o", "json").status == 1
-    assert "'5' is not a duration such as 30s" in ask("status", "qwen", "--timeout", "5").err
+    assert "'5x' is no time: write 600 or 600s, 10m, 1h30m" in ask("status", "qwen", "--timeout", "5x").err
 
 
 def test_an_object_that_is_deleted_meanwhile_is_told(cluster: Cluster, ask: Ask) -> None:

@@ -69,7 +69,7 @@ def test_a_start_that_takes_minutes_names_the_logs_and_the_option_that_bounds_it
     view, live = View("svc", lambda: now), LiveView("svc", lambda: now)
     slow = live._state = state(STARTING, pod("decode"))
     view.update(slow)
-    told = "`kvserving logs svc` may say why, `up --timeout SECONDS` gives up by then"
+    told = "`kvserving logs svc` may say why, `up --timeout 10m` gives up by then"
     for now, said, caption in ((150, "", None), (200, f"; {told}", told)):
         capsys.readouterr()
         view.update(slow)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from .bounded import Count, Number
+from .bounded import Count, Number, Time
 
 _EPILOG = """\b
 Exit status:
@@ -44,11 +44,11 @@ def command() -> None:
     type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Credentials. [the pod's service account]",
 )  # fmt: skip
 @click.option("--workers", type=Count(1, 64), default=16, help="Objects reconciled at once.")
-@click.option("--resync", type=Number(0.1), default=600, help="Seconds between full comparisons with the cluster.")
-@click.option("--counters", type=Number(0.5), default=15, help="Seconds between looks at the engines' counters.")
+@click.option("--resync", type=Time(0.1), default="10m", help="Time between full comparisons with the cluster.")
+@click.option("--counters", type=Time(0.5), default="15s", help="Time between looks at the engines' counters.")
 @click.option("--write-rate", type=Number(1), default=300, help="Writes per second.")
 @click.option("--write-burst", type=Count(1), default=600, help="Writes at once.")
-@click.option("--request-timeout", type=Number(1), default=30, help="Seconds for one request to the apiserver.")
+@click.option("--request-timeout", type=Time(1), default="30s", help="Time for one request to the apiserver.")
 @click.option("--listen", default="0.0.0.0:8080", help="Address of /metrics, /healthz and /readyz.")
 @click.option("--elect/--no-elect", default=True, help="Hold a Lease while writing; needed with several replicas.")
 @click.option(
@@ -57,11 +57,14 @@ def command() -> None:
     help="Name of this process in the Lease. [host name and random digits]",
 )
 @click.option("--lease-name", default="kvserving-operator", help="Name of the Lease.")
-@click.option("--lease-duration", type=Count(3), default=15, help="Seconds until another takes over.")
+@click.option("--lease-duration", type=Time(3, whole=True), default="15s", help="Time until another takes over.")
 @click.option(
-    "--renew-deadline", type=Count(2), default=10, help="Seconds without renewal after which the holder ends."
+    "--renew-deadline",
+    type=Time(2, whole=True),
+    default="10s",
+    help="Time without renewal after which the holder ends.",
 )
-@click.option("--retry-period", type=Count(1), default=2, help="Seconds between attempts.")
+@click.option("--retry-period", type=Time(1, whole=True), default="2s", help="Time between attempts.")
 @click.option("--connector-image", help="Image that holds the connector. [the release's]")
 @click.option("--monitoring-namespace", default="monitoring", help="Namespace that may scrape the pods.")
 @click.option("--log-format", type=click.Choice(["json", "text"]), default="json", help="Form of log lines.")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .plan_options import BYTES, COUNTS, Real, Scaled, Sized, Time, Whole
+from .bounded import Time
+from .plan_options import BYTES, COUNTS, Real, Scaled, Sized, Whole
 
 if TYPE_CHECKING:
     from ..api.faults import Fault
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..sizing.objects import Changes
     from ..sizing.size import Sizing
 
-_WHOLE, _REAL, _TIME = Whole(), Real(), Time()
+_WHOLE, _REAL, _TIME, _TARGET = Whole(), Real(), Time(), Time(unit=True)
 _AMOUNT = Scaled("NUMBER", COUNTS, "8.2B")
 _L1_HORIZON, _L2_HORIZON = 60.0, 300.0
 _SIZE = Scaled("BYTES", BYTES, "16.4GB")
@@ -38,8 +39,8 @@ def _kept(tier: str, horizon: float) -> str:
 @click.option("--prompt-tokens", type=_WHOLE, required=True, metavar="N", help="Mean length of a prompt.")
 @click.option("--output-tokens", type=_WHOLE, required=True, metavar="N", help="Mean length of an answer.")
 @click.option("--rate", type=_REAL, required=True, metavar="R", help="Requests a second, at the peak.")
-@click.option("--ttft", type=_TIME, help="Mean time to the first token to meet, such as 1s. Default: none.")
-@click.option("--itl", type=_TIME, help="Mean time between tokens to meet, such as 30ms. Default: none.")
+@click.option("--ttft", type=_TARGET, help="Mean time to the first token to meet, such as 1s. Default: none.")
+@click.option("--itl", type=_TARGET, help="Mean time between tokens to meet, such as 30ms. Default: none.")
 @click.option("--reused", type=_REAL, default=0.0, show_default=True, help="Share of a prompt found in a cache.")
 @click.option("--l1-horizon", type=_TIME, help=_kept("L1", _L1_HORIZON))
 @click.option("--l2-horizon", type=_TIME, help=_kept("L2", _L2_HORIZON))

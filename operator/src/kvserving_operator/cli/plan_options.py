@@ -1,4 +1,4 @@
-"""Options of ``kvserving plan``: times and amounts with units, and facts of a model."""
+"""Options of ``kvserving plan``: amounts with units, and facts of a model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .bounded import ungrouped
+
 if TYPE_CHECKING:
     from ..api.v1alpha1 import StatedFacts
     from ..sizing.models import Given
 
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 BYTES = {
     "": 1.0,
@@ -47,13 +48,6 @@ def _shown(value: Any) -> str:
     from ..api.types import quoted
 
     return quoted(value)
-
-
-def _ungrouped(value: Any) -> str:
-    """The number as written, without commas between groups of three digits: ``plan`` prints them itself."""
-    text = str(value).strip()
-    grouped = re.match(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])", text)
-    return text if grouped is None else grouped[0].replace(",", "") + text[grouped.end() :]
 
 
 class Sized(click.Command):
@@ -92,7 +86,7 @@ class Whole(click.ParamType[int]):
         """The number."""
         from ..engines.written import whole
 
-        found = whole(_ungrouped(value))
+        found = whole(ungrouped(value))
         if found is None:
             self.fail(f"{_shown(value)} is no whole number: write it as 4000 or 4,000", param, ctx)
         if abs(found) > _MOST_WHOLE:
@@ -109,38 +103,13 @@ class Real(click.ParamType[float]):
         """The number."""
         from ..engines.written import real
 
-        found = real(_ungrouped(value))
+        found = real(ungrouped(value))
         if found is None:
             self.fail(f"{_shown(value)} is no number: write it as 0.5, 1200 or 1,200", param, ctx)
         return found
 
 
-class _Unit(click.ParamType[float]):
-    def _finite(self, amount: float, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if not math.isfinite(amount):
-            self.fail(f"{_shown(value)} is too large", param, ctx)
-        return amount
-
-
-class Time(_Unit):
-    """A time with its unit: ``30ms``, ``1s``, ``10m``; ``0`` needs none."""
-
-    name = "TIME"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Seconds."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", _ungrouped(value))
-        if found is None:
-            if str(value) == "0":
-                return 0.0
-            message = f"{_shown(value)} is no time: write a number with its unit, such as 30ms, 1s, 10m or 1h"
-            self.fail(message, param, ctx)
-        return self._finite(float(found[1]) * _SECONDS[found[2]], value, param, ctx)
-
-
-class Scaled(_Unit):
+class Scaled(click.ParamType[float]):
     """A number with a unit of ``units``, in any case."""
 
     def __init__(self, name: str, units: Mapping[str, float], example: str) -> None:
@@ -152,13 +121,16 @@ class Scaled(_Unit):
         """The number, with the unit multiplied in."""
         if isinstance(value, float):
             return value
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", _ungrouped(value))
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?(?:[eE][0-9]+)?)\s*([A-Za-z]*)", ungrouped(value))
         folded = {unit.casefold(): factor for unit, factor in self._units.items()}
         factor = folded.get(found[2].casefold()) if found else None
         if found is None or factor is None:
             units = ", ".join(unit for unit in self._units if unit)
             self.fail(f"{_shown(value)} is no amount: write it as {self._example} (units: {units})", param, ctx)
-        return self._finite(float(found[1]) * factor, value, param, ctx)
+        amount = float(found[1]) * factor
+        if not math.isfinite(amount):
+            self.fail(f"{_shown(value)} is too large", param, ctx)
+        return amount
 
 
 def model_facts(written: Sequence[str]) -> tuple[StatedFacts | None, Given]:

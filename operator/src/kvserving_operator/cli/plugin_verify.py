@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .bounded import Number
+from .bounded import Time
 from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("verify")
 @click.argument("name", callback=object_name)
 @cluster_options
-@click.option("--timeout", type=Number(min=1), default=60, show_default=True, help="Seconds for each request.")
+@click.option("--timeout", type=Time(min=1), default="60s", show_default=True, help="Time for each request.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
 def command(name: str, target: Target, timeout: float, output: str) -> int:
     """Send fresh probes through the engines and the router of NAME; exit status 1 and the reason when KV did not move.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..listing import some
+from .bounded import Time
 from .cluster_options import Target, cluster_options, object_name
 
 if TYPE_CHECKING:
@@ -26,15 +27,6 @@ _SILENCE_SECONDS = 60.0
 _HISTORY = ("REVISION", "FIRST SEEN", "STATE", "MODEL", "VLLM", "UNDO WOULD CHANGE")
 _MOST_PATHS = 3
 _HERE = "the service {name} on this machine has no rollouts: `kvserving up` runs one revision"
-
-
-def _seconds(_: click.Context, __: click.Parameter, value: str | None) -> float | None:
-    from ..api.types import Duration
-
-    try:
-        return None if value is None else float(Duration(value).seconds)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _digits(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
@@ -58,7 +50,7 @@ def command() -> None:
 @click.argument("name", callback=object_name)
 @cluster_options
 @click.option("--wait/--no-wait", default=True, help="Wait until it is over, or tell only where it is.")
-@click.option("--timeout", callback=_seconds, metavar="DURATION", help="Wait no longer, such as 30m. Default: no end.")
+@click.option("--timeout", type=Time(min=1), help="Wait no longer, such as 30m. Default: no end.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="Form of the answer.")
 @click.pass_context
 def status(ctx: click.Context, name: str, target: Target, wait: bool, timeout: float | None, output: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .bounded import Number
+from .bounded import Time
 
 if TYPE_CHECKING:
     from ..local.run import Run
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--listen", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT", help="Address of the router."
 )
 @click.option("--without-tiers", is_flag=True, help="Leave out spec.cache and spec.kvcached.")
-@click.option("--timeout", type=Number(min=1), metavar="SECONDS", help="Give up when it is not ready by then.")
+@click.option("--timeout", type=Time(min=1), help="Give up when it is not ready by then, such as 10m. Default: no end.")
 def command(
     file: str,
     detach: bool,

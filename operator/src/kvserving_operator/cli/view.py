@@ -178,7 +178,7 @@ def _way_out(state: State, elapsed: float) -> str:
     """What to do about a start that goes on for so many seconds; empty while it may be on its way."""
     if state.phase != STARTING or elapsed < _LONG_SECONDS:
         return ""
-    return f"`kvserving logs {state.name}` may say why, `up --timeout SECONDS` gives up by then"
+    return f"`kvserving logs {state.name}` may say why, `up --timeout 10m` gives up by then"
 
 
 def pod_line(pod: PodState) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import click
 
 from ..cli import Commands, kvserving
+from ..cli.bounded import Time
 from ..cli.plugin import PROGRAM, plugin
 from .markdown import code, codes, link, page, table
 
@@ -23,7 +24,8 @@ def render() -> str:
     return page(
         "Command reference",
         "Two programs: `kvserving`, and the plugin that kubectl finds as `kubectl kvserving`. Answers go to standard "
-        "output; progress, notices and errors to standard error. Every command has `--help`.",
+        "output; progress, notices and errors to standard error. Every command has `--help`. A `TIME` is written as "
+        "`600` or `600s`, `10m`, `1h30m`, `30ms`; `--ttft` and `--itl` want the unit.",
         table(("Command", "What it does"), ((link(ctx.command_path), _short(ctx)) for ctx in found)),
         *parts,
     )
@@ -98,6 +100,8 @@ def _value(ctx: click.Context, option: click.Option) -> str:
     if isinstance(kind, (click.IntRange, click.FloatRange)):
         bounds = f"{kind.min} to {kind.max}" if kind.max is not None else f"at least {kind.min}"
         return f"{words}, {bounds}"
+    if isinstance(kind, Time) and kind.min:
+        return f"{words}, at least {kind.min:g}s"
     return words
 
 
