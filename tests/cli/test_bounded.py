@@ -33,7 +33,7 @@ WITH_UNIT = ("--ttft", "--itl")
 
 @pytest.mark.parametrize("value", ["x", "", "nan", "inf", "1e999", "5s", "٣"])
 def test_what_is_no_number_is_refused_by_every_option_that_takes_one(value: str) -> None:
-    kinds = [option.type for option in ALL if isinstance(option.type, (click.IntRange, click.FloatRange))]
+    kinds: list[Range] = [option.type for option in ALL if isinstance(option.type, (click.IntRange, click.FloatRange))]
     assert len(kinds) > 3
     for kind in kinds:
         with pytest.raises(click.BadParameter, match=r"is no (whole )?number: write one (of at least|from) "):

@@ -288,6 +288,7 @@ def test_commas_elsewhere_are_refused(option: str, written: str, said: str, caps
         (("some/model",), 1, "error: MODEL: hf://some/model: its configuration is not on this machine"),
         (("nowhere",), 1, "error: MODEL: 'nowhere' is no address, no folder here and no owner/name"),
         (("Qwen/Qwen3-8B", "--device", "h1000"), 1, "error: --device: 'h1000' is in no table; there are: a100-40g"),
+        (("Qwen/Qwen3-8B", "--device", "cpu"), 1, "error: --device: cpu: speeds are known of GPUs only: name the GPU"),
         (("Qwen/Qwen3-8B", "--rate", "0"), 1, "error: --rate: 0 requests a second need no engines"),
         (("Qwen/Qwen3-8B", "--itl", "30"), 2, "'30' is no time: write a number with its unit, such as 30ms"),
         (("Qwen/Qwen3-8B", "--transfer-bytes-per-second", "9XB"), 2, "'9XB' is no amount: write it as 16.4GB"),
@@ -304,3 +305,14 @@ def test_errors_say_what_is_wrong_and_the_way_out(
 ) -> None:
     assert run("--device", "h100", *LENGTHS, *arguments) == status
     assert said in capsys.readouterr().err
+
+
+def test_an_object_for_cpus_is_refused_before_its_device_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "object.yaml"
+    model = {"uri": "hf://Qwen/Qwen3-8B"}
+    head = {"apiVersion": "kvserving.dev/v1alpha1", "kind": "KVServing", "metadata": {"name": "qwen"}}
+    file.write_text(json.dumps({**head, "spec": {"model": model, "engine": {"device": "cpu"}}}))
+    assert run(str(file), "--device", "cpu", *LENGTHS) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: spec.engine.device: cpu: speeds are known of GPUs only: remove the field")
+    assert second.startswith("error: --device: cpu: speeds are known of GPUs only: name the GPU to size for: a100-40g")

@@ -41,6 +41,7 @@ NAME_PATTERN = rf"^{_LABEL}(\.{_LABEL})*$"
 OBJECT_NAME_PATTERN = rf"^[a-z]([-a-z0-9]*[a-z0-9])?(\.{_LABEL})*$"
 NAMESPACE_PATTERN = f"^{_LABEL}$"
 LABEL_KEY_PATTERN = rf"^({_LABEL}(\.{_LABEL})*/)?{_KEY}$"
+VERSION_PATTERN = r"^[0-9]+\.[0-9]+\.[0-9]+$"
 RESOURCE_PATTERN = rf"^{_LABEL}(\.{_LABEL})*/{_KEY}$"
 IMAGE_PATTERN = (
     rf"^((\[[0-9A-Fa-f:.]+\]{_PORT}?|{_HOST}(\.{_HOST})+{_PORT}?|{_HOST}{_PORT})/)?{_REPOSITORY}(/{_REPOSITORY})*"
@@ -100,7 +101,7 @@ PATTERN_WORDS: dict[str, str] = {
     r"^[A-Za-z_][A-Za-z0-9_]*$": "an identifier of letters, digits and underscores",
     LABEL_KEY_PATTERN: "the key of a label such as topology.kubernetes.io/zone",
     RESOURCE_PATTERN: "an extended resource such as rdma/hca",
-    r"^[0-9]+\.[0-9]+\.[0-9]+$": "a version of three numbers such as 0.33.0",
+    VERSION_PATTERN: "a version of three numbers such as 0.33.0",
     r"^(0|[1-9][0-9]*)$": 'a whole number in quotes such as "0"',
 }
 """Patterns of the models in words, for error messages."""

@@ -9,6 +9,7 @@ from pydantic import Field
 from .base import (
     FREE_FORM,
     LINE_PATTERN,
+    VERSION_PATTERN,
     Args,
     BlockSize,
     Env,
@@ -108,7 +109,7 @@ class KVSettings(Section):
 class Engine(Section):
     """The vLLM engine of both roles."""
 
-    version: Annotated[str, Field(max_length=32, pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$")] | None = Field(
+    version: Annotated[str, Field(max_length=32, pattern=VERSION_PATTERN)] | None = Field(
         default=None, description="vLLM version. Default: newest tested version that supports the object."
     )
     image: Image | None = Field(default=None, description="Engine image. Default: the stock vLLM image of the version.")

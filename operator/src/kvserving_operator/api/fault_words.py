@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from .base import PATTERN_WORDS
+from .base import PATTERN_WORDS, VERSION_PATTERN
 from .faults import Fault
 from .parse import join
 from .types import SHOWN, quoted
@@ -36,8 +37,9 @@ def translate(error: ValidationError) -> tuple[Fault, ...]:
         value = detail["input"]
         hidden = _secret(path)
         shown = "the value" if hidden else _shown(value)
-        words = _WORDS.get(detail["type"], _other)
-        message = words(shown, detail.get("ctx", {}), value)
+        message = words_of(detail, shown)
+        if detail["type"] in _FORMS:
+            message += _form(detail["type"], detail["loc"], value)
         if hidden and detail["type"] == "value_error":
             message = "the value does not have the right form"
         faults.setdefault(path, Fault(path, message, None if hidden or _is_container(value) else _shown(value)))
@@ -46,6 +48,26 @@ def translate(error: ValidationError) -> tuple[Fault, ...]:
     # Entries with faults of their own are not counted: that the rest is too short is no second mistake.
     told = {path for path in short if any(other.startswith(f"{path}[") for other in faults)}
     return tuple(fault for path, fault in faults.items() if path not in told)
+
+
+def words_of(detail: ErrorDetails, shown: str | None = None) -> str:
+    """The sentence of one error, without the form to write; ``shown`` stands for its value where that is given."""
+    value = detail["input"]
+    return _WORDS.get(detail["type"], _other)(_shown(value) if shown is None else shown, detail.get("ctx", {}), value)
+
+
+_FORMS = frozenset({"string_type", "tuple_type", "dict_type", "model_type", "model_attributes_type"})
+
+
+def _form(kind: str, path: tuple[str | int, ...], value: Any) -> str:
+    """What to write in place of a value of the wrong type."""
+    from . import way_out
+
+    if kind == "string_type":
+        return "" if value is None or _is_container(value) else way_out.text(path, value)
+    if kind == "tuple_type":
+        return way_out.entries(path, value)
+    return way_out.mapping(path) if kind == "dict_type" else way_out.fields(path, value)
 
 
 def _secret(path: str) -> bool:
@@ -74,23 +96,36 @@ def _int(shown: str, context: Mapping[str, Any], value: Any) -> str:
     return f"{shown} is not a whole number{hint}"
 
 
-def _text(shown: str, context: Mapping[str, Any], value: Any) -> str:
-    hint = "" if value is None or _is_container(value) else ": put it in quotes"
-    return f"{shown} is not text{hint}"
+MEANT = {
+    **dict.fromkeys(
+        ("redis", "valkeys", "rediss"), "valkey (deployed with the service, of size) or external (yours, at url)"
+    ),
+    **dict.fromkeys(("disk", "file", "folder", "fs", "nfs", "pvc"), "filesystem"),
+    **dict.fromkeys(("cuda", "nvidia", "rocm", "amd"), "gpu"),
+}
+"""What others call a choice, with what it is here."""
 
 
 def _choice(shown: str, context: Mapping[str, Any], value: Any) -> str:
     expected = str(context["expected"]).replace("'", "").replace(" or ", ", ")
     choices = expected.split(", ")
     hint = ""
-    if isinstance(value, str) and difflib.get_close_matches(value.casefold()[:SHOWN], [c.casefold() for c in choices]):
+    if isinstance(value, str) and (meant := MEANT.get(value.casefold(), "")).partition(" ")[0] in choices:
+        hint = f"; write {meant}"
+    elif isinstance(value, str) and difflib.get_close_matches(
+        value.casefold()[:SHOWN], [c.casefold() for c in choices]
+    ):
         hint = suggestion(value, choices)
     return f"{shown} is not one of {expected}{hint}"
 
 
 def _pattern(shown: str, context: Mapping[str, Any], value: Any) -> str:
+    from .way_out import version
+
     pattern = str(context["pattern"])
-    return f"{shown} is not {PATTERN_WORDS.get(pattern, f'of the form {pattern}')}"
+    near = version(value) if pattern == VERSION_PATTERN else value
+    hint = f': write "{near}"' if near != value else ""
+    return f"{shown} is not {PATTERN_WORDS.get(pattern, f'of the form {pattern}')}{hint}"
 
 
 def _short_list(shown: str, context: Mapping[str, Any], value: Any) -> str:
@@ -120,8 +155,10 @@ _WORDS: dict[str, Callable[[str, Mapping[str, Any], Any], str]] = {
     "int_type": _int,
     "int_from_float": _int,
     "int_parsing": _int,
-    "bool_type": lambda shown, context, value: f"{shown} is not true or false",
-    "string_type": _text,
+    "bool_type": lambda shown, context, value: (
+        f"{shown} is not true or false{': remove the quotes' if value in ('true', 'false') else ''}"
+    ),
+    "string_type": lambda shown, context, value: f"{shown} is not text",
     "string_pattern_mismatch": _pattern,
     "string_too_short": _short_text,
     "string_too_long": _long_text,

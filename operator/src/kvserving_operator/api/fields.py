@@ -58,7 +58,9 @@ def unknown(section: type[Section], value: Any, path: str = "") -> tuple[tuple[F
             inner = join(where, key)
             if key in fields:
                 nested = fields[key]
-                kept[key] = member if nested is None else visit(nested, member, inner)
+                # A map in place of a list is told as such; its keys are no fields of an entry.
+                other = isinstance(member, Mapping) and nested is not None and _is_list(kind, key)
+                kept[key] = member if nested is None or other else visit(nested, member, inner)
             elif kind is not Metadata or key not in _OBJECT_META:
                 candidates = (*fields, *_OBJECT_META) if kind is Metadata else tuple(fields)
                 faults.append(Fault(inner, f"unknown field{_hint(section, kind, key, where, candidates)}"))

@@ -10,6 +10,20 @@ _URI = (
     "|s3://[a-z0-9][-a-z0-9.]*(/[^@ ]*)?|file:///[^ ]+)$"
 )
 _URI_MESSAGE = "is not a known source: use hf://owner/name, pvc://claim/path, s3://bucket/path or file:///path"
+URI_MEANT = (
+    ("^/[^ ]+$", "file://"),
+    ("^(~|[.][.]?)/[^ ]+$", "file:"),
+    ("^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", "hf://"),
+)
+"""Forms of what people write without a scheme, with the scheme that they mean; ``way_out.source`` has the same."""
+_URI_MESSAGE_CEL = (
+    f"self.uri.contains('@') ? '{_URI_MESSAGE}' : "
+    + "".join(
+        f"self.uri.matches('{form}') ? self.uri + ' {_URI_MESSAGE}; did you mean {scheme}' + self.uri + '?' : "
+        for form, scheme in URI_MEANT
+    )
+    + f"self.uri + ' {_URI_MESSAGE}'"
+)
 _DURATIONS = (
     "spec.prefill.startupTimeout",
     "spec.prefill.drainTimeout",
@@ -162,7 +176,7 @@ MODEL = (
             at=path,
             cel=f"self.uri.matches('{_URI}')",
             message=_URI_MESSAGE,
-            message_cel=f"self.uri.contains('@') ? '{_URI_MESSAGE}' : self.uri + ' {_URI_MESSAGE}'",
+            message_cel=_URI_MESSAGE_CEL,
             field="uri",
         )
         for path in ("spec.model", "spec.model.loras[*]")

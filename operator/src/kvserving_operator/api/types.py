@@ -44,6 +44,11 @@ class _Scalar(str):
         return value
 
     @classmethod
+    def fraction(cls, value: float) -> str:
+        """What is said of a number with a fraction, and the way out."""
+        return f"is a number, not {cls.expected}"
+
+    @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(
             cls._validate, serialization=core_schema.plain_serializer_function_ser_schema(str)
@@ -59,7 +64,7 @@ class _Scalar(str):
     @classmethod
     def _validate(cls, value: object) -> Self:
         if isinstance(value, float):
-            raise ValueError(f"{value!r} is a number with a fraction: write it in quotes")
+            raise ValueError(f"{value!r} {cls.fraction(value)}")
         if isinstance(value, bool) or not isinstance(value, (str, int)):
             raise ValueError(f"{quoted(value)} is not {cls.expected}")
         if isinstance(value, int) and not cls.whole_numbers:
@@ -87,6 +92,12 @@ class Quantity(_Scalar):
             raise ValueError(f"{quoted(value)} is 8Ei or more, beyond what Kubernetes counts: choose a smaller one")
         return value
 
+    @classmethod
+    def fraction(cls, value: float) -> str:
+        """As for every scalar; what is below a thousand is taken to mean GiB."""
+        example = f"{round(value * 1024)}Mi" if 2**-10 <= value < 1000 else "64Gi"
+        return f"is a number without a unit: write it with one, such as {example}"
+
     @property
     def bytes(self) -> int:
         """Size in bytes, fractions rounded up."""
@@ -105,6 +116,13 @@ class ResourceQuantity(Quantity):
     pattern = r"[0-9]+(\.[0-9]{1,3})?(m|Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?"
     expected = "an amount such as 4, 500m or 64Gi"
     least = 0
+
+    @classmethod
+    def fraction(cls, value: float) -> str:
+        """As for every size; of cores and devices a fraction stands in quotes."""
+        return (
+            f'is a number with a fraction: write "{value!r}" in quotes for cores, a size with its unit, such as 512Mi'
+        )
 
     @property
     def value(self) -> Decimal:

@@ -42,6 +42,17 @@ SUMMARIES = {
     "version": "Print the version.",
 }
 
+_SHOW = "`kvserving status` shows what runs"
+_RUN = "`kvserving up FILE` runs a file on this machine"
+# What others call a command.
+_ELSEWHERE = {
+    **dict.fromkeys(("apply", "create", "deploy"), f"{_RUN}, `kubectl apply -f FILE` makes an object in a cluster"),
+    **dict.fromkeys(("start", "run", "serve", "launch"), _RUN),
+    **dict.fromkeys(("stop", "delete", "kill", "rm", "remove"), "`kvserving down NAME` stops what `up` started"),
+    **dict.fromkeys(("ps", "list", "ls", "get", "describe", "top"), _SHOW),
+    "restart": "`kvserving down NAME` and `kvserving up FILE` start a service anew",
+    "check": "`kvserving validate FILE` checks a file, `kvserving doctor` this machine",
+}
 _EPILOG = """\b
 Exit status:
   0    yes: valid, up and verified, stopped
@@ -127,7 +138,13 @@ def show_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
         ctx.exit()
 
 
-@click.command(cls=Commands, helps=SUMMARIES, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    cls=Commands,
+    helps=SUMMARIES,
+    elsewhere=_ELSEWHERE,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=show_version, help="Print the version."

@@ -95,9 +95,9 @@ def command(
     from ..sizing.size import size
     from .plan_options import model_facts
 
-    target = devices.device(device)
     stated, given = model_facts(facts)
-    serving = _serving(model, objects.Changes(name, stated, kv_dtype, max_model_len))
+    serving = _serving(model, objects.Changes(name, stated, kv_dtype, max_model_len), device)
+    target = devices.device(device)
     known, observed = _model(serving, given, option=max_model_len is not None)
     asked = demand.Demand(
         prompt=prompt_tokens,
@@ -146,8 +146,25 @@ def command(
     return 0
 
 
-def _serving(subject: str, changes: Changes) -> KVServing:
-    """The object to size: that of a file, or a new one for a model."""
+def _serving(subject: str, changes: Changes, device: str) -> KVServing:
+    """The object to size: that of a file, or a new one for a model.
+
+    What is wrong with ``device`` is told together with what is wrong with the object.
+    """
+    from ..api.faults import InvalidSpec
+    from ..sizing import devices
+
+    try:
+        return _object(subject, changes)
+    except InvalidSpec as error:
+        try:
+            devices.device(device)
+        except InvalidSpec as other:
+            raise InvalidSpec((*error.faults, *other.faults)) from None
+        raise
+
+
+def _object(subject: str, changes: Changes) -> KVServing:
     from ..api.faults import Fault, InvalidSpec
     from ..sizing import objects
     from . import files

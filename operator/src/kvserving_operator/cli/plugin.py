@@ -19,10 +19,13 @@ _COMMANDS = {
     **{name: SUMMARIES[name] for name in ("rollout", "doctor", "validate", "render", "version")},
 }
 _SELECTED = "-l kvserving.dev/name=NAME,kvserving.dev/role=decode"
+_MAKE = "`kubectl apply -f FILE` makes an object, `kvserving up FILE` runs it on this machine"
+_DELETE = "`kubectl delete kvs NAME` removes an object and what was made for it"
 _ELSEWHERE = {
+    **dict.fromkeys(("up", "apply", "create", "deploy", "start", "run"), _MAKE),
+    **dict.fromkeys(("down", "stop", "delete", "rm", "remove"), _DELETE),
+    **dict.fromkeys(("ps", "list", "ls", "get", "describe"), "`kubectl kvserving status` shows objects and their pods"),
     "logs": f"`kubectl logs {_SELECTED} --prefix --tail=50` shows those of a role's pods",
-    "down": "`kubectl delete kvs NAME` removes an object and what was made for it",
-    "up": "`kubectl apply -f FILE` makes an object, `kvserving up FILE` runs it on this machine",
     "plan": "`kvserving plan` sizes a service",
     "cache": "the dashboards (docs/dashboards.md) show what the tiers hold; `kvserving cache` is for this machine",
     "operator": "`kvserving operator run` is what the operator's pod runs",

@@ -77,8 +77,18 @@ def choose(option: str | None, variable: str) -> str:
         path = path / "bin" / "python"
     found = shutil.which(str(path))
     if found is None:
-        raise EnvironmentFault(f"{source}: {chosen} is not a program. Name the bin/python of an environment")
+        raise EnvironmentFault(f"{source}: {chosen} is not a program{_looked_at(path)}")
     return os.path.abspath(found)
+
+
+def _looked_at(path: Path) -> str:
+    """Where a program was looked for that is not there, and the way out, as the end of a sentence."""
+    way_out = "Name the bin/python of an environment"
+    if path.is_absolute():
+        return f". {way_out}"
+    if path.parent == Path():
+        return f": no folder of PATH has it. {way_out}"
+    return f": it is relative to the present folder, and {path.absolute()} is none. {way_out} by its whole path"
 
 
 def inspect(path: str, seconds: float = _TIMEOUT) -> Interpreter:

@@ -14,6 +14,7 @@ from ..api.types import quoted
 from ..engines.written import real
 
 OPTION = "--device"
+GPUS_ALONE = "speeds are known of GPUs only"
 _FIELDS = ("memory", "bandwidth", "bf16", "fp8", "link")
 _PCIE = 64.0
 """GB/s of a PCIe Gen4 slot with 16 lanes, both directions: the link of a device of which none is told."""
@@ -78,6 +79,8 @@ def device(text: str) -> DeviceType:
     """
     if "=" in text:
         return _described(text)
+    if text.lower() == "cpu":
+        raise _fault(f"cpu: {GPUS_ALONE}: name the GPU to size for: {', '.join(DEVICES)}", text)
     found = DEVICES.get(text.lower())
     if found is None:
         raise _fault(

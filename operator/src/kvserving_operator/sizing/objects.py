@@ -16,7 +16,7 @@ from ..memory import host_memory
 from ..model_facts import MOST, ModelFacts, settings
 from ..plan import check_engine, check_limits
 from ..plan.check_limits import CONTEXT, SEQUENCES, SHARE, Limit
-from . import counted
+from . import counted, devices
 from .demand import MEMORY_SHARE, Limits
 from .figures import Line
 from .size import Sizing
@@ -134,7 +134,7 @@ def new(uri: str, name: str) -> KVServing:
 def changed(serving: KVServing, changes: Changes) -> KVServing:
     """The object with what options say in place of its own; raises ``InvalidSpec`` for CPUs and for what is refused."""
     if serving.spec.engine.device == "cpu":
-        message = "cpu: speeds are known of GPUs only: remove the field to size it for GPUs; try out engines on CPUs"
+        message = f"cpu: {devices.GPUS_ALONE}: remove the field to size it for GPUs; try out engines on CPUs"
         raise InvalidSpec([Fault("spec.engine.device", message, "cpu")])
     body = serving.model_dump(mode="json", by_alias=True, exclude_unset=True)
     spec = body["spec"]
