@@ -213,19 +213,6 @@ def test_an_empty_store_is_told_in_bytes(tmp_path: Path, monkeypatch: pytest.Mon
     assert "store: 0Mi of 1Gi\n" in done.output
 
 
-def test_a_purge_of_what_is_not_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = tmp_path / "python"
-    python.write_text("""#!/bin/sh\nprintf '{"objects": 0, "bytes": 0}'\n""")
-    python.chmod(0o755)
-    monkeypatch.setattr(client, "running", lambda _name: state())
-    monkeypatch.setattr(cache, "access", lambda _state: cache.Access(("redis://a:1",), None, str(python), {}))
-    with pytest.raises(LocalError, match="the store has no namespace abab"):
-        CliRunner().invoke(
-            cli.command, ["purge", "svc", f"--namespace={'ab' * 16}", "--yes"],
-            standalone_mode=False, catch_exceptions=False,
-        )  # fmt: skip
-
-
 PASSWORDS = [
     "plain",
     "a b",

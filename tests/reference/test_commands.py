@@ -58,7 +58,7 @@ def test_defaults_values_and_variables_are_those_of_the_option() -> None:
     assert row("kvserving operator run", "--workers")[4] == "`KVSERVING_OPERATOR_WORKERS`"
     assert row("kvserving operator run", "--identity")[4] == "`KVSERVING_OPERATOR_IDENTITY`, `POD_NAME`"
     assert row("kvserving operator run", "--namespace")[1:3] == ["`NAME`; may be repeated", "all"]
-    assert row("kvserving cache purge", "--namespace")[2] == "required"
+    assert row("kvserving plan", "--rate")[2] == "required"
 
 
 def test_the_exit_status_of_each_program_is_a_table() -> None:

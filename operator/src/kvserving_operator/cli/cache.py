@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..amounts import size
+from ..listing import some
+from .question import confirmed
 
 if TYPE_CHECKING:
     from ..local.cache import Access
@@ -52,18 +55,38 @@ def usage(service: str, output: str) -> int:
     if held is None:
         click.echo("no shared store (spec.cache.l2)")
         return status
-    limit = size(held["limit_bytes"]) if held["limit_bytes"] is not None else "no bound known"
-    click.echo(f"store: {size(held['used_bytes'])} of {limit}")
+    click.echo(f"store: {size(held['used_bytes'])} of {_limit(held['limit_bytes'], state.store_size)}")
     spaces = [(n["namespace"], f"{n['objects']}", size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
     _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), spaces)
     return status
 
 
+def _limit(most: int | None, whole: int) -> str:
+    """What the store holds at most, and which share of the size in the object that is."""
+    if most is None:
+        return "no bound known"
+    return f"{size(most)} ({100 * most / whole:.0f} % of {size(whole)})" if 0 < most < whole else size(most)
+
+
+def _namespace(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    from ..api.types import quoted
+
+    if value is None or re.fullmatch("[0-9a-f]{32}", value):
+        return value
+    raise click.BadParameter(
+        f"{quoted(value)} is no namespace: it has 32 hex digits, as `kvserving cache usage` shows it"
+    )
+
+
 @command.command("purge")
 @click.argument("service", metavar="NAME|FILE")
-@click.option("--namespace", required=True, help="The namespace to remove, as `usage` shows it.")
+@click.option(
+    "--namespace",
+    callback=_namespace,
+    help="The namespace to remove, as `usage` shows it; without it, those there are.",
+)
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-def purge(service: str, namespace: str, yes: bool) -> int:
+def purge(service: str, namespace: str | None, yes: bool) -> int:
     """Remove one namespace from the store of a service. Engines go on, and store again what they compute."""
     from ..local import cache
     from ..local.errors import LocalError
@@ -72,12 +95,14 @@ def purge(service: str, namespace: str, yes: bool) -> int:
     reached = cache.access(state)
     if reached is None:
         raise LocalError(f"{state.name} has no shared store (spec.cache.l2): there is nothing to remove")
+    if namespace is None:
+        raise click.UsageError(f"--namespace is missing; the store has: {_known(cache.ask(reached, 'usage'))}")
     if not yes and not _confirmed(reached, namespace):
         click.echo("nothing is removed")
         return 1
     removed = cache.ask(reached, "purge", f"--namespace={namespace}")
     if not removed["bytes"]:
-        raise LocalError(f"the store has no namespace {namespace}: nothing is removed")
+        raise LocalError(f"the store has no namespace {namespace}; it has: {_known(cache.ask(reached, 'usage'))}")
     click.echo(f"removed {removed['objects']} objects, {size(removed['bytes'])}")
     return 0
 
@@ -86,13 +111,19 @@ def _confirmed(reached: Access, namespace: str) -> bool:
     from ..local import cache
     from ..local.errors import LocalError
 
-    held = cache.ask(reached, "usage")["namespaces"]
-    found = next((entry for entry in held if entry["namespace"] == namespace), None)
+    held = cache.ask(reached, "usage")
+    found = next((entry for entry in held["namespaces"] if entry["namespace"] == namespace), None)
     if found is None:
-        known = ", ".join(entry["namespace"] for entry in held) or "none"
-        raise LocalError(f"the store has no namespace {namespace}; it has: {known}")
+        raise LocalError(f"the store has no namespace {namespace}; it has: {_known(held)}")
     what = f"{found['objects']} objects, {size(found['bytes'])}, {_about(found['about'])}"
-    return click.confirm(f"Remove {namespace} ({what})?", err=True)
+    return confirmed(f"Remove {namespace} ({what})?")
+
+
+def _known(held: dict[str, Any]) -> str:
+    from ..local import cache
+    from ..local.errors import MOST_NAMES
+
+    return some([cache.printable(entry["namespace"]) for entry in held["namespaces"]], MOST_NAMES) or "none"
 
 
 def _running(service: str) -> State:

@@ -44,7 +44,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
     if fault := preflight.version_fault(serving.spec.engine.version, engine):
         raise EnvironmentFault(fault)
 
-    model = serving.spec.model
+    model, l2 = serving.spec.model, serving.spec.cache.l2
     observed = Observed(engine_version=engine.vllm, facts=model_config.facts(model))
     planned = plan(serving, site=Site("local"), observed=observed)
 
@@ -64,6 +64,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         spec_digest=digest(serving),
         weights_bytes=model_weights.weights_bytes(model_config.folder_of(model.uri, model.revision)),
         api_key_secret=serving.spec.router.api_key_secret_ref,
+        store_size=0 if l2 is None or l2.size is None else l2.size.bytes,
     )
     tell("checking this machine")
     pods = run.pods()[0]

@@ -35,6 +35,7 @@ class Run:
     spec_digest: str = ""
     weights_bytes: int = 0
     api_key_secret: str | None = None
+    store_size: int = 0
     first_pause: float = field(default=1.0)
     """First pause before a restart; it doubles up to a minute."""
 

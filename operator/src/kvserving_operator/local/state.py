@@ -82,6 +82,8 @@ class State:
     api_key_secret: str | None = None
     directory: str = ""
     """Folder of the service; the keys lie below ``secrets/``."""
+    store_size: int = 0
+    """Bytes of ``spec.cache.l2.size``; 0 without one."""
     updated: float = field(default=0.0)
 
     def as_dict(self) -> dict[str, Any]:

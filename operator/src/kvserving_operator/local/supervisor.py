@@ -90,6 +90,7 @@ class Supervisor:
             spec_digest=run.spec_digest,
             notices=notices,
             api_key_secret=run.api_key_secret,
+            store_size=run.store_size,
             directory=str(directory.path),
         )
 
