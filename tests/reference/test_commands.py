@@ -50,9 +50,9 @@ def row(path: str, option: str) -> list[str]:
 
 def test_defaults_values_and_variables_are_those_of_the_option() -> None:
     assert row("kvserving render", "--site")[1:3] == ["`cluster`, `local`", "`cluster`"]
-    assert row("kvserving up", "--timeout")[1] == "`TIME`, at least 1s"
+    assert row("kvserving up", "--timeout")[1] == "`TIME`, at least `1s`"
     assert row("kvserving up", "--engine-python")[2:] == ["$KVSERVING_ENGINE_PYTHON, else ours", "Python with vLLM."]
-    assert row("kvserving operator run", "--resync")[1:3] == ["`TIME`, at least 0.1s", "`10m`"]
+    assert row("kvserving operator run", "--resync")[1:3] == ["`TIME`, at least `0.1s`", "`10m`"]
     assert row("kvserving operator run", "--elect")[2] == "`--elect`"
     assert row("kvserving operator run", "--workers")[1:3] == ["`INTEGER`, 1 to 64", "`16`"]
     assert row("kvserving operator run", "--workers")[4] == "`KVSERVING_OPERATOR_WORKERS`"

@@ -101,7 +101,7 @@ def _value(ctx: click.Context, option: click.Option) -> str:
         bounds = f"{kind.min} to {kind.max}" if kind.max is not None else f"at least {kind.min}"
         return f"{words}, {bounds}"
     if isinstance(kind, Time) and kind.min:
-        return f"{words}, at least {kind.min:g}s"
+        return f"{words}, at least {code(f'{kind.min:g}s')}"
     return words
 
 
