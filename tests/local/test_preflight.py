@@ -369,31 +369,6 @@ def test_what_a_program_that_is_not_python_says_is_short_and_none_of_ours(
     assert len(problem) < len(str(program)) + 220
 
 
-def test_an_interpreter_is_chosen_by_option_then_variable_then_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    link = tmp_path / "bin" / "python"
-    link.parent.mkdir()
-    link.symlink_to(sys.executable)
-    assert launchers.choose(None, "KVSERVING_ENGINE_PYTHON") == sys.executable
-    monkeypatch.setenv("KVSERVING_ENGINE_PYTHON", "/no/such")
-    with pytest.raises(EnvironmentFault, match="KVSERVING_ENGINE_PYTHON: /no/such is not a program"):
-        launchers.choose(None, "KVSERVING_ENGINE_PYTHON")
-    assert launchers.choose(str(link), "KVSERVING_ENGINE_PYTHON") == str(link)
-    assert launchers.choose(str(tmp_path), "KVSERVING_ENGINE_PYTHON") == str(link)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(EnvironmentFault) as told:
-        launchers.choose(".venv-engine/bin/python", "KVSERVING_ENGINE_PYTHON")
-    assert str(told.value) == (
-        "--engine-python: .venv-engine/bin/python is not a program: it is relative to the present folder, and "
-        f"{tmp_path}/.venv-engine/bin/python is none. Name the bin/python of an environment by its whole path"
-    )
-    with pytest.raises(EnvironmentFault, match="python-none is not a program: no folder of PATH has it"):
-        launchers.choose("python-none", "KVSERVING_ENGINE_PYTHON")
-    with pytest.raises(EnvironmentFault, match="--router-python: /no/such"):
-        launchers.choose("/no/such", "KVSERVING_ROUTER_PYTHON")
-
-
 def test_a_models_configuration_is_found_in_a_folder_and_in_the_hubs_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
