@@ -144,3 +144,38 @@ def test_what_is_left_is_measured_by_the_memory_that_it_takes() -> None:
         assert 8192 <= shared_memory.unused()[file] < 2**20
     finally:
         file.unlink()
+
+
+SEMAPHORE = """
+import multiprocessing, time
+lock = multiprocessing.get_context("spawn").Lock()
+print("made", lock._semlock.name, flush=True)
+time.sleep(600)
+"""
+"""What vLLM makes for its workers: the process has it mapped by a name that is no more."""
+
+
+def test_a_semaphore_of_a_killed_engine_goes_with_it_and_is_in_use_until_then(tmp_path: Path) -> None:
+    async def main() -> Path:
+        log = LogFile(tmp_path / "log")
+        spec = ProcessSpec((sys.executable, "-c", SEMAPHORE), dict(os.environ))
+        process = await Managed.start(spec, log, tmp_path)
+        while b"made /mp-" not in (said := (tmp_path / "log").read_bytes()) or not said.endswith(b"\n"):
+            assert not process.ended.done()
+            await asyncio.sleep(0.01)
+        file = shared_memory.FOLDER / f"sem.{said.split()[1].decode().removeprefix('/')}"
+        assert file.exists()
+        assert shared_memory.used([process.pid]) == {file}
+        assert file not in shared_memory.unused()
+        # Python's own tracker would remove it, and is killed with the engine.
+        trackers = [pid for pid in process.members() if pid != process.pid]
+        assert trackers
+        procfs.send(trackers, signal.SIGKILL)
+        process.signal(signal.SIGTERM)
+        await process.ended
+        assert file.exists()
+        await process.finish()
+        log.close()
+        return file
+
+    assert not asyncio.run(main()).exists()

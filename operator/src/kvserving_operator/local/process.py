@@ -48,7 +48,11 @@ class Managed:
         return cls(process, asyncio.create_task(_copy(reader, log)))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process itself, as to the first process of a container."""
+        """Send a signal to the process itself, as to the first process of a container.
+
+        Its shared memory is noted before: of a semaphore that it alone has mapped nobody knows once it has ended.
+        """
+        self._shared |= shared_memory.used(self.members())
         procfs.send([self.pid], number)
 
     def members(self) -> list[int]:

@@ -21,18 +21,17 @@ _OWN = re.compile(r"(psm_|sem\.mp-|vllm_offload_)[^/]*")
 
 
 def used(pids: Iterable[int]) -> set[Path]:
-    """Return the files that engines make in ``/dev/shm`` and that the processes have open or mapped by their names.
+    """Return the files that engines make in ``/dev/shm`` and that the processes have open or mapped.
 
-    An engine that starts opens its file before it maps it, and closes it afterwards.
+    An engine that starts opens its file before it maps it, and closes it afterwards. Files are told by their numbers:
+    who made a semaphore has it mapped by another name, which glibc removes.
     """
-    found: set[Path] = set()
+    numbers: set[tuple[int, int]] = set()
     for pid in pids:
         # Of open files first: one that is mapped and closed between the two looks is found by the second.
-        for text in (*_open(pid), *_mapped(pid)):
-            name = text.partition(f"{FOLDER}/")[2]
-            if _OWN.fullmatch(name) and not name.endswith(" (deleted)"):
-                found.add(FOLDER / name)
-    return found
+        numbers.update(_open(pid))
+        numbers.update(_mapped(pid))
+    return {path for path, number in _there() if number in numbers} if numbers else set()
 
 
 def unused() -> dict[Path, int]:
@@ -40,7 +39,7 @@ def unused() -> dict[Path, int]:
 
     Engines make most of their files larger than what they ever write: only what was written takes memory.
     """
-    there = [path for path in FOLDER.iterdir() if _OWN.fullmatch(path.name)] if FOLDER.is_dir() else []
+    there = [path for path, _ in _there()]
     in_use = used(procfs.pids()) if there else set()
     found: dict[Path, int] = {}
     for path in there:
@@ -61,15 +60,30 @@ def remove_unused(paths: set[Path]) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _open(pid: int) -> Iterator[str]:
-    """Yield what the open files of a process are called; nothing of one that is gone or of another user."""
+def _there() -> Iterator[tuple[Path, tuple[int, int]]]:
+    """Yield what lies in ``/dev/shm`` as engines make it, with its number: device and inode."""
+    for path in FOLDER.iterdir() if FOLDER.is_dir() else ():
+        if _OWN.fullmatch(path.name):
+            with contextlib.suppress(OSError):  # gone meanwhile
+                found = path.stat()
+                yield path, (found.st_dev, found.st_ino)
+
+
+def _open(pid: int) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of a process's open files there; nothing of one that is gone or of another user."""
     with contextlib.suppress(OSError):
         for entry in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):  # closed meanwhile
-                yield os.readlink(f"/proc/{pid}/fd/{entry}")
+                if os.readlink(descriptor := f"/proc/{pid}/fd/{entry}").startswith(f"{FOLDER}/"):
+                    found = os.stat(descriptor)
+                    yield found.st_dev, found.st_ino
 
 
-def _mapped(pid: int) -> Iterator[str]:
-    """Yield the lines that tell what a process has mapped; nothing of one that is gone or of another user."""
+def _mapped(pid: int) -> Iterator[tuple[int, int]]:
+    """Yield the numbers of what a process has mapped there; nothing of one that is gone or of another user."""
     with contextlib.suppress(OSError):
-        yield from Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        for line in Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines():
+            *_, device, inode, path = (line.split(maxsplit=5) + [""] * 6)[:6]
+            if path.startswith(f"{FOLDER}/"):
+                major, _, minor = device.partition(":")
+                yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
