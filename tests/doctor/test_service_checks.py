@@ -63,7 +63,7 @@ def test_what_is_wrong_with_a_service_is_told_with_the_command_that_helps() -> N
     )
     found = told(bad)
     assert "svc-prefill-0: it is Failed; its last exit: exit status 1" in found["process-not-ready"]
-    assert "`kvserving logs svc svc-prefill-0`" in found["process-not-ready"]
+    assert "`kvserving logs svc svc-prefill-0 --previous` says why" in found["process-not-ready"]
     assert "3 times; its last exit: signal 9" in found["restarted"]
     assert "the disk is full" in found["service-message"]
     assert "svc: no KV" in found["not-verified"]
@@ -121,6 +121,43 @@ def test_of_a_service_that_failed_its_reason_alone_is_told_and_in_sentences(
     told = "svc-decode-0 ended 3 times before it was ready: exit status 1. RuntimeError: no device"
     assert lines[head + 1].strip() == told
     assert lines[-1] == "1 error"
+
+
+@pytest.mark.parametrize("phase", ["Starting", "Degraded"])
+def test_one_that_ended_before_it_was_ready_is_an_error_with_its_last_words(phase: str) -> None:
+    last = "exit status 1: ValueError: too little"
+    pod = Process("svc-prefill-0", "prefill", "Loading", False, 2, last, early=2, losses=0)
+    (finding,) = checks.of_service(replace(FACTS, phase=phase, pods=(pod,), engines={}))
+    assert (finding.check, finding.severity) == ("ended-before-ready", Severity.ERROR)
+    assert finding.what == f"it ended 2 times before it was ready: {last}; now it is Loading"
+    assert finding.fix == "`kvserving logs svc svc-prefill-0 --previous` says why"
+    (served,) = checks.of_service(replace(FACTS, pods=(replace(pod, ready=True, phase="Ready", early=0),), engines={}))
+    assert (served.check, served.why) == (
+        "restarted",
+        "the start took longer: it ended before it was ready, so that no request of it failed",
+    )
+
+
+@pytest.mark.parametrize(
+    ("phase", "phases", "line"),
+    [
+        ("Ready", ("Ready", "Ready"), "2 processes, counters of 1 engines"),
+        ("Degraded", ("Restarting", "Ready"), "1 of 2 processes run, counters of 1 engines"),
+        ("Failed", ("Stopped", "Stopped"), "none of its 2 processes runs"),
+        ("Lost", ("Lost", "Lost"), "2 processes without a supervisor"),
+    ],
+)
+def test_how_many_processes_run_is_told(phase: str, phases: tuple[str, ...], line: str) -> None:
+    pods = tuple(replace(pod, phase=now) for pod, now in zip(FACTS.pods, phases, strict=True))
+    assert list(report.service_lines(replace(FACTS, phase=phase, pods=pods)))[1] == f"  {line}"
+
+
+def test_where_status_shows_no_log_of_a_failure_the_logs_are_named() -> None:
+    failed = replace(FACTS, phase="Failed", message="svc was not ready within 9 s (--timeout)", engines={})
+    for explained, named in ((False, "`kvserving logs svc` shows"), (True, "`kvserving status svc` shows")):
+        (finding,) = checks.of_service(replace(failed, explained=explained))
+        assert named in finding.fix
+        assert ("kvserving status" in finding.fix) == explained
 
 
 def test_each_sentence_of_a_supervisor_is_a_finding() -> None:

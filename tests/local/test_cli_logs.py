@@ -11,6 +11,8 @@ import pytest
 
 from kvserving_operator import cli
 from kvserving_operator.local import procfs, runlogs
+from kvserving_operator.local.follow import ended_run
+from kvserving_operator.local.logfile import LogFile
 from kvserving_operator.local.state import STARTING, PodState, ServiceDir, State
 
 from .machine import Machine
@@ -177,3 +179,45 @@ def test_stopping_what_is_stopped_is_no_error(machine: Machine) -> None:
         os.close(lock)
     assert done.returncode == 1
     assert "svc is just being started or stopped by another command" in done.stderr
+
+
+def test_the_run_that_ended_last_is_shown_on_demand_and_the_option_named_where_it_is_not_shown(
+    directory: ServiceDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory.create()
+    for role in ("decode", "prefill"):
+        log = LogFile(directory.logs / f"svc-{role}-0.log")
+        for run in ("first", "second") if role == "prefill" else ():
+            log.write(f"of the {run}\nValueError: in the {run}\n".encode())
+            log.note_end("svc-prefill-0", f"exit status 1: ValueError: in the {run}")
+        log.write(b"loading\nloads\n")
+        log.close()
+    mark = "svc-prefill-0 has ended: exit status 1: ValueError: in the second"
+    hint = f"{mark}; `kvserving logs svc svc-prefill-0 --previous` shows the end of that run\n"
+    assert cli.run(["logs", "svc", "prefill", "--tail", "2"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err.endswith(hint)) == ("loading\nloads\n", True)
+    assert cli.run(["logs", "svc", "prefill", "--tail", "3"]) == 0
+    assert "--previous" not in capsys.readouterr().err, "the end is shown"
+    assert cli.run(["logs", "svc", "prefill", "--previous"]) == 0
+    assert capsys.readouterr().out == f"of the second\nValueError: in the second\n[kvserving] {mark}\n"
+    assert cli.run(["logs", "svc", "--previous", "--tail", "1"]) == 0
+    assert capsys.readouterr().out == f"svc-prefill-0 | [kvserving] {mark}\n"
+    assert cli.run(["logs", "svc", "decode", "--previous"]) == 1
+    assert capsys.readouterr().err.endswith("error: svc-decode-0 has not ended: leave out --previous\n")
+    assert cli.run(["logs", "svc", "--previous", "-f"]) == 2
+    assert "leave out --follow" in capsys.readouterr().err
+
+
+def test_a_run_that_ended_is_found_also_where_its_log_was_turned_over(directory: ServiceDir) -> None:
+    directory.create()
+    log = LogFile(directory.logs / "svc-decode-0.log", limit=60)
+    log.write(b"the first line of the run\n")
+    log.write(b"the second line of the run, the last\n")
+    log.note_end("svc-decode-0", "exit status 1")
+    assert runlogs.older(log.path).exists()
+    log.close()
+    assert list(ended_run(log.path))[-2:] == [
+        "the second line of the run, the last",
+        "[kvserving] svc-decode-0 has ended: exit status 1",
+    ]

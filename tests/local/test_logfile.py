@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvserving_operator.local.follow import tail
-from kvserving_operator.local.logfile import LogFile
+from kvserving_operator.local.logfile import LogFile, last_raised
 
 HEADER = "Traceback (most recent call last):"
 FRAME = '  File "/env/vllm/x.py", line 1, in f'
@@ -80,18 +80,18 @@ def test_a_line_that_a_process_left_unfinished_is_its_last_one_and_no_part_of_th
         ["starting", "prog: error: no such flag"],
     )
     log.end()
-    log.note("svc-decode-0: exit status 2")
+    log.note_end("svc-decode-0", "exit status 2")
     log.begin()
     log.write(b"RuntimeError: no device")
-    log.note("svc-decode-0: exit status 1")
+    log.note_end("svc-decode-0", "exit status 1")
     assert log.notable == "RuntimeError: no device"
     log.close()
     assert log.path.read_text().splitlines() == [
         "starting",
         "prog: error: no such flag",
-        "[kvserving] svc-decode-0: exit status 2",
+        "[kvserving] svc-decode-0 has ended: exit status 2",
         "RuntimeError: no device",
-        "[kvserving] svc-decode-0: exit status 1",
+        "[kvserving] svc-decode-0 has ended: exit status 1",
     ]
 
 
@@ -105,3 +105,17 @@ def test_a_long_line_is_cut_between_words_and_holds_no_credential(tmp_path: Path
     assert len(said) <= 100
     secret = "hf_" + "abcdefghijklmnopqrstuvwxyz01234567"
     assert secret not in notable(tmp_path, f"ValueError: the token {secret} is refused")
+
+
+def test_an_exception_that_only_points_to_another_is_not_the_cause(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "log")
+    log.write(
+        b"(EngineCore pid=7) ERROR 11-30 18:43:36 [core.py:9] ValueError: too little memory\n"
+        b"(APIServer pid=5) RuntimeError: Engine core initialization failed. See root cause above. Failed: {}\n"
+    )
+    assert log.exception == "ValueError: too little memory"
+    log.write(b"Application startup complete\n")
+    assert log.exception == "", "it went on"
+    log.close()
+    assert last_raised(["RuntimeError: See root cause above"]) == "RuntimeError: See root cause above"
+    assert last_raised(["nothing"]) == ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kvserving_operator.cli.view import LiveView, View, pod_line
-from kvserving_operator.local.state import READY, STARTING, STOPPING, VERIFYING, PodState, State
+from kvserving_operator.local.state import DEGRADED, READY, STARTING, STOPPING, VERIFYING, PodState, State
 
 
 def state(phase: str, *pods: PodState) -> State:
@@ -27,6 +27,11 @@ EVERY_5 = list(range(5, 65, 5))
         (
             state(STARTING, pod("prefill", ready=True, phase="Ready"), pod("decode")),
             "svc: Starting for 10 s, waiting for svc-decode-0 (Loading)",
+            [10, 35, 60],
+        ),
+        (
+            state(DEGRADED, pod("prefill", ready=True, phase="Ready"), pod("decode")),
+            "svc: Degraded for 10 s, waiting for svc-decode-0 (Loading)",
             [10, 35, 60],
         ),
         (
@@ -104,6 +109,50 @@ def test_why_a_pod_is_started_again_stands_in_the_line_and_in_the_table() -> Non
     view = LiveView("svc")
     view._state = state(STARTING, hurt, replace(hurt, phase="Loading", notable=""))
     assert list(view._table().columns[-1].cells) == [f"OSError, after {cause}", f"last exit: {cause}"]
+
+
+def test_what_is_waited_for_tells_at_once_how_it_ended_and_where_that_stands(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = 0.0
+    view, live = View("svc", lambda: now), LiveView("svc", lambda: now)
+    ended = replace(pod("decode"), early=2, losses=0, restarts=2, last_exit="exit status 1: ValueError: too little")
+    for phase in (STARTING, DEGRADED):
+        shown = live._state = state(phase, ended)
+        view.update(shown)
+        capsys.readouterr()
+        now += 15
+        view.update(shown)
+        told = "`kvserving logs svc svc-decode-0 --previous` shows how svc-decode-0 ended"
+        waiting = "svc-decode-0 (Loading; ended 2 times before it was ready: exit status 1: ValueError: too little)"
+        assert capsys.readouterr().err.partition("] ")[2] == f"svc: {phase} for 15 s, waiting for {waiting}; {told}\n"
+        assert live._table().caption == told
+
+
+@pytest.mark.parametrize(("phase", "line"), [(READY, "verified: KV moved"), (DEGRADED, "not verified: no KV")])
+def test_a_service_that_was_up_tells_its_new_proof_after_it_was_verified_again(
+    capsys: pytest.CaptureFixture[str], phase: str, line: str
+) -> None:
+    engine = pod("decode", ready=True, phase="Ready")
+    for view in (View("svc", lambda: 0.0), LiveView("svc", lambda: 0.0)):
+        first = replace(state(READY, engine), verification={"ok": True, "lines": ["ok", "verified: the first"]})
+        again = replace(state(phase, engine), verification={"ok": phase == READY, "lines": ["", line]})
+        for shown in (first, state(DEGRADED, pod("decode")), replace(first, phase=VERIFYING), again):
+            view.update(shown)
+        said = capsys.readouterr().err
+        assert "svc: Degraded\n" in said
+        assert said.endswith(f"] svc: {phase}; {line}\n")
+        assert "the first" not in said
+
+
+def test_a_stop_tells_what_hurries_it_where_that_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    for hurry, told in (("", ""), ("Ctrl-C stops at once", " (Ctrl-C stops at once)")):
+        view, live = View("svc", lambda: 0.0), LiveView("svc", lambda: 0.0)
+        view.hurry = live.hurry = hurry
+        live._state = state(STOPPING, pod("decode"))
+        view.update(live._state)
+        assert capsys.readouterr().err.endswith(f"svc: Stopping{told}\n")
+        assert ("Ctrl-C" in str(live._table().title)) == bool(hurry)
 
 
 def test_a_service_that_is_up_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:

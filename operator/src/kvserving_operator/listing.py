@@ -1,4 +1,4 @@
-"""Names in a sentence."""
+"""Names and numbers in a sentence."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def some(names: Sequence[str], most: int = 4) -> str:
     """The first ``most`` of ``names``, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"
+
+
+def times(number: int) -> str:
+    """How often, in words."""
+    return "once" if number == 1 else f"{number} times"

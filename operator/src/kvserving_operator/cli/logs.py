@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import click
 
 from .bounded import Count
@@ -14,8 +17,11 @@ _OWN_TERMINAL = "; a supervisor in the foreground tells its terminal"
 @click.argument("service", metavar="NAME|FILE")
 @click.argument("pod", required=False, metavar="[POD|ROLE|supervisor]")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is written from now on, until Ctrl-C.")
+@click.option(
+    "--previous", is_flag=True, help="Of each, the run that ended last: how an engine that is started again ended."
+)
 @click.option("--tail", type=Count(min=0), default=50, show_default=True, metavar="N", help="Lines of each log.")
-def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
+def command(service: str, pod: str | None, follow: bool, previous: bool, tail: int) -> int:
     """Show the last lines of the logs of a service: of all its pods, of one, of a role, or of the `supervisor`.
 
     `supervisor` is the process that a service brought up with --detach runs in. The logs of a
@@ -35,6 +41,8 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
     from ..plan import labels
     from .names import service_name
 
+    if follow and previous:
+        raise click.UsageError("--previous shows what has ended, to which nothing is added: leave out --follow, or it")
     name = service_name(service)
     directory = ServiceDir(name)
     taken, state = directory.taken, directory.read()
@@ -59,6 +67,8 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
         why = UNDER_WAY.format(name=name) if taken else f"{name} does not run"
         last = moment(max(path.stat().st_mtime for path in chosen.values()), time.time())
         click.echo(f"{why}: this is of an earlier run, whose last line is of {last}", err=True)
+    if previous:
+        return _previous(name, chosen, tail)
     if follow:
         # Background jobs of a shell inherit SIGINT as ignored; Python then installs no handler, and nothing ends us.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,9 +77,26 @@ def command(service: str, pod: str | None, follow: bool, tail: int) -> int:
     for key, line in following.tail(chosen, tail):
         silent = False
         click.echo(f"{key} | {line}" if several else line)
+    for key in chosen if tail else ():
+        if (mark := following.end_before(chosen[key], tail)) is not None:
+            said = f"{mark}; `kvserving logs {name} {key} --previous` shows the end of that run"
+            click.echo(said, err=True)
     if silent:
         click.echo(f"nothing is written yet by {', '.join(chosen)}{_OWN_TERMINAL * ('supervisor' in chosen)}", err=True)
     if follow:
         for key, line in following.follow(chosen, lambda key: click.echo(_BEGUN.format(key=key), err=True)):
             click.echo(f"{key} | {line}" if several else line)
+    return 0
+
+
+def _previous(name: str, chosen: Mapping[str, Path], tail: int) -> int:
+    from ..local import follow as following
+    from ..local.errors import LocalError
+
+    ended = {key: run for key, path in chosen.items() if (run := following.ended_run(path))}
+    if not ended:
+        raise LocalError(f"{', '.join(chosen)} {'has' if len(chosen) == 1 else 'have'} not ended: leave out --previous")
+    for key, run in ended.items():
+        for line in run[-tail:] if tail else ():
+            click.echo(f"{key} | {line}" if len(chosen) > 1 else line)
     return 0

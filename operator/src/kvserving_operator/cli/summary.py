@@ -36,7 +36,7 @@ def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
         lines = _short(state) if brief and state.phase == FAILED else state.message.splitlines()
         print("\n".join(f"  {printable(line)}" for line in lines))
     if state.phase == DEGRADED and (down := [pod for pod in state.pods if not pod.ready]):
-        print(f"  not ready: {', '.join(f'{pod.name} ({pod.notable})' if pod.notable else pod.name for pod in down)}")
+        print(f"  not ready: {', '.join(f'{pod.name} ({note})' if (note := _why(pod)) else pod.name for pod in down)}")
     if state.pods and state.phase != FAILED:
         head = ["POD", "ROLE", "READY", "PHASE", "ADDRESS", "PID", "MEMORY", "RESTARTS", "LAST EXIT"]
         rows = [_row(pod, wide) for pod in state.pods]
@@ -56,15 +56,19 @@ def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
             print(f"  checked at {moment(state.verification['at'], now)}")
 
 
+def _why(pod: PodState) -> str:
+    """What is known of why a pod is not ready."""
+    return pod.notable or pod.failure or (pod.last_exit or "") * (pod.phase == "Restarting")
+
+
 def _short(state: State) -> list[str]:
-    """The first line of what a failure says, its last exception, and where the rest is."""
-    from ..local.logfile import in_short
+    """What a failure says without the ends of logs, and where the rest is."""
+    from ..local.logfile import in_short, logs_of
 
     lines = state.message.splitlines()
     if len(lines) == 1:
         return lines
-    logs = [line for line in lines if line.startswith("The whole log: ")]
-    return [*in_short(state.message), *logs, f"`kvserving status {state.name}` shows all of it"]
+    return [*in_short(state.message), *logs_of(state.message), f"`kvserving status {state.name}` shows all of it"]
 
 
 def stopped(directory: ServiceDir, *, already: bool = False) -> str:

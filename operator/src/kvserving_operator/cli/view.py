@@ -44,6 +44,8 @@ class View:
         self._was_up = False
         self._waits = False
         self._message = ""
+        self.hurry = ""
+        """What hurries a stop that was asked for; told while the service stops."""
 
     def step(self, text: str) -> None:
         """Say what is being done before there is a state."""
@@ -61,9 +63,9 @@ class View:
                 self._seen[pod.name] = shown
                 self._say(pod_line(pod))
         if state.phase != self._phase:
-            self._phase = state.phase
+            before, self._phase = self._phase, state.phase
             self._phase_began = self._clock()
-            self._say(f"{state.name}: {state.phase}")
+            self._say(f"{state.name}: {state.phase}{self._more(state, before)}")
             self._come_up(state)
         elif self._clock() - self._said >= self._quiet and (awaited := waited_for(state)):
             elapsed = self._clock() - self._phase_began
@@ -73,6 +75,14 @@ class View:
         if state.message != self._message and state.phase != FAILED:
             self._message = state.message
             self.notice(state.message or f"the state of {state.name} is written again")
+
+    def _more(self, state: State, before: str) -> str:
+        """What is said beside a new phase: how to hurry a stop, and the new proof of a service that was up already."""
+        if state.phase == STOPPING and self.hurry:
+            return f" ({self.hurry})"
+        if self._was_up and before == VERIFYING and state.verification and state.phase in (READY, DEGRADED):
+            return f"; {state.verification['lines'][-1]}"
+        return ""
 
     @property
     def _quiet(self) -> float:
@@ -144,8 +154,8 @@ class LiveView(View):
         state = self._state
         elapsed = f"{self._clock() - self._began:.0f} s"
         title = f"{self._name}: {state.phase if state else self._text}  {elapsed}"
-        if state is not None and state.phase == STOPPING:
-            title += "  (Ctrl-C again stops at once)"
+        if state is not None and state.phase == STOPPING and self.hurry:
+            title += f"  ({self.hurry})"
         caption = None if state is None else _way_out(state, self._clock() - self._began) or None
         table = Table(
             title=title, title_justify="left", box=None, pad_edge=False, caption=caption, caption_justify="left"
@@ -163,22 +173,34 @@ def waited_for(state: State) -> str:
     """What the service needs for its next phase; empty when it needs nothing."""
     if state.phase == VERIFYING:
         return "the verification"
-    if state.phase == STARTING:
-        pods = [pod for pod in state.pods if not pod.ready]
-    elif state.phase == STOPPING:
+    if state.phase in (STARTING, DEGRADED):
+        return ", ".join(_late(pod) for pod in state.pods if not pod.ready)
+    if state.phase == STOPPING:
         pods = [pod for pod in state.pods if pod.pid is not None]
         if not pods:
             return f"its supervisor (process {state.supervisor['pid']})"
-    else:
-        pods = []
-    return ", ".join(f"{pod.name} ({pod.phase})" for pod in pods)
+        return ", ".join(f"{pod.name} ({pod.phase})" for pod in pods)
+    return ""
+
+
+def _late(pod: PodState) -> str:
+    """A pod that is not ready, with how it ended where it did before it was."""
+    return f"{pod.name} ({pod.phase}{f'; {pod.failure}' if pod.failure else ''})"
 
 
 def _way_out(state: State, elapsed: float) -> str:
-    """What to do about a start that goes on for so many seconds; empty while it may be on its way."""
-    if state.phase != STARTING or elapsed < _LONG_SECONDS:
+    """What to do about a start that goes on for so many seconds, or in which a process ended; else empty.
+
+    The same of a service that was up and waits for a process.
+    """
+    if state.phase not in (STARTING, DEGRADED):
         return ""
-    return f"`kvserving logs {state.name}` may say why, `up --timeout 10m` gives up by then"
+    failed = next((pod.name for pod in state.pods if not pod.ready and pod.failure), None)
+    ways = [f"`kvserving logs {state.name} {failed} --previous` shows how {failed} ended"] if failed else []
+    if elapsed >= _LONG_SECONDS:
+        ways += [] if failed else [f"`kvserving logs {state.name}` may say why"]
+        ways += ["`up --timeout 10m` gives up by then"] if state.phase == STARTING else []
+    return ", ".join(ways)
 
 
 def pod_line(pod: PodState) -> str:

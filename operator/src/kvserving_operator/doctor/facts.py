@@ -136,7 +136,8 @@ class ObjectFacts:
 @dataclass(frozen=True)
 class Process:
     """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended, and ``notable``
-    what is known of why it is not ready."""
+    what is known of why it is not ready. ``early`` is how often it ended since it was ready last, or ever, ``losses``
+    how often it ended after it had been ready; ``None`` where that is not known."""
 
     name: str
     role: str
@@ -145,14 +146,16 @@ class Process:
     restarts: int
     last_exit: str
     notable: str = ""
+    early: int = 0
+    losses: int | None = None
 
 
 @dataclass(frozen=True)
 class ServiceFacts:
     """One service that runs on this machine. ``version`` is that of the installed vLLM; ``verified`` is ``None`` before
     the first verification, ``proof`` its last sentence, ``caveat`` what has to be said before it. ``engines`` are the
-    answers by pod. ``silent`` are seconds since the state was written. ``disk_free`` are bytes that the folder of all
-    services has left.
+    answers by pod. ``explained``: whether status shows the last lines of a log of a failure. ``silent`` are seconds
+    since the state was written. ``disk_free`` are bytes that the folder of all services has left.
     """
 
     name: str
@@ -166,6 +169,7 @@ class ServiceFacts:
     caveat: str = ""
     engines: Mapping[str, Engine] = field(default_factory=dict)
     unread: tuple[Unread, ...] = ()
+    explained: bool = False
     silent: float = 0.0
     disk_free: int | None = None
 

@@ -13,7 +13,7 @@ import aiohttp
 from ..local import proof
 from ..local.errors import EnvironmentFault
 from ..local.launchers import inspect
-from ..local.logfile import in_short
+from ..local.logfile import has_log_end, in_short
 from ..local.state import FAILED, PodState, State, root
 from ..verify.legs import connection_failure
 from .facts import Engine, Process, Series, ServiceFacts, Unread
@@ -77,7 +77,17 @@ async def of_service(state: State) -> ServiceFacts:
         revision=state.revision,
         version=version,
         pods=tuple(
-            Process(pod.name, pod.role, pod.phase, pod.ready, pod.restarts, pod.last_exit or "", pod.notable)
+            Process(
+                pod.name,
+                pod.role,
+                pod.phase,
+                pod.ready,
+                pod.restarts,
+                pod.last_exit or "",
+                pod.notable,
+                pod.early,
+                pod.losses,
+            )
             for pod in state.pods
         ),
         verified=None if verification is None else bool(verification["ok"]),
@@ -85,6 +95,7 @@ async def of_service(state: State) -> ServiceFacts:
         caveat=proof.caveat(state, now),
         engines=engines,
         unread=tuple(missed),
+        explained=has_log_end(state.message),
         silent=max(0.0, now - state.updated),
         disk_free=disk_free(root()),
     )

@@ -20,6 +20,9 @@ from .findings import Finding, Severity, shown
 
 _KINDS = {"flag": "flags", "env": "variables", "connector": "connectors"}
 _WIDTH = 110
+_LOST = "Lost"
+_RUNS = frozenset({"Loading", "NotReady", "Ready", "Stopping"})
+"""Phases of a process of this machine that is there."""
 _CHILDREN = frozenset(resource.kind for resource in CHILDREN)
 
 
@@ -183,11 +186,22 @@ def service_lines(facts: ServiceFacts) -> Iterator[str]:
     """What the service is."""
     version = facts.version or "unknown"
     yield f"{facts.name}  on this machine, {shown(facts.phase)}  revision {facts.revision[:8]}  vLLM {version}"
-    yield f"  {len(facts.pods)} processes, counters of {len(facts.engines)} engines"
+    yield f"  {_processes(facts)}"
     if facts.caveat:
         yield f"  {shown(facts.caveat)}:"
     if facts.proof:
         yield f"  {'  ' * bool(facts.caveat)}{shown(facts.proof)}"
+
+
+def _processes(facts: ServiceFacts) -> str:
+    """How many processes run, and of how many engines the counters were read."""
+    there, runs = len(facts.pods), sum(pod.phase in _RUNS for pod in facts.pods)
+    if facts.phase == _LOST:
+        return f"{there} processes without a supervisor"
+    if not runs:
+        return f"none of its {there} processes runs"
+    some = f"{there} processes" if runs == there else f"{runs} of {there} processes run"
+    return f"{some}, counters of {len(facts.engines)} engines"
 
 
 def service_subject(facts: ServiceFacts) -> dict[str, Any]:

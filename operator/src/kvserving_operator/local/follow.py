@@ -5,11 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from .runlogs import earlier, older
+from . import runlogs
+from .runlogs import earlier
 
 _IN_MODIFY, _IN_CREATE, _IN_MOVED_TO = 0x2, 0x100, 0x80
 
@@ -19,9 +20,21 @@ def tail(logs: Mapping[str, Path], lines: int) -> Iterator[tuple[str, str]]:
     for key, path in logs.items():
         text = _text(path).splitlines()
         if len(text) < lines:
-            text = (_text(older(path)) + _text(path)).splitlines()
+            text = _lines(path)
         for line in text[-lines:] if lines else ():
             yield key, line
+
+
+def ended_run(path: Path) -> Sequence[str]:
+    """What a log has of the process that ended last, the line that tells its end included; nothing where none did."""
+    return runlogs.ended_run(_lines(path))
+
+
+def end_before(path: Path, tail: int) -> str | None:
+    """What tells the end of a process, where it stands before the last lines of a log; None where none does."""
+    lines = _lines(path)
+    run = runlogs.ended_run(lines[: -tail or None])
+    return run[-1].removeprefix(runlogs.OWN) if run and not runlogs.ended_run(lines[-tail:]) else None
 
 
 def follow(logs: Mapping[str, Path], begun: Callable[[str], None]) -> Iterator[tuple[str, str]]:
@@ -39,6 +52,11 @@ def follow(logs: Mapping[str, Path], begun: Callable[[str], None]) -> Iterator[t
                     else:
                         yield key, line
             watch.wait()
+
+
+def _lines(path: Path) -> list[str]:
+    """The lines of a run of the service, those of its older file included."""
+    return (_text(runlogs.older(path)) + _text(path)).splitlines()
 
 
 def _text(path: Path) -> str:

@@ -6,11 +6,13 @@ import errno
 import os
 import re
 from collections import deque
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from ..api.faults import printable
 from ..redaction import redact
+from . import runlogs
 from .runlogs import older, put_aside
 
 LIMIT = 16 * 2**20
@@ -24,6 +26,8 @@ _NOTABLE = re.compile(
 )
 # The last line of a traceback, bare or behind what vLLM's processes and logs put before it; never the header of one.
 _RAISED = re.compile(r"^(?:\([^)]*\) )?(?:ERROR .*?)?(?<![\w.])([\w.]*(?:Error|Exception|Interrupt)(?:: .*|$))")
+_ELSEWHERE = re.compile(r"(?i)root cause")
+"""An exception that only points to another one, as that of vLLM's API server does to its engine's."""
 _LONGEST_NOTE = 100
 
 # A line that says why a program ends, and argparse's own, which ends its output: `prog: error: unrecognized …`.
@@ -31,6 +35,7 @@ _FAULT = re.compile(r"^(?:\([^)]*\) )?(?:\S[^:]*: )?error: (.*\S)")
 _WRONG_USAGE = re.compile(r"^(?:\([^)]*\) )?\S[^:]*: error: ")
 _USAGE = re.compile(r"usage:|\s")
 _LONGEST_FAULT = 200
+_LOG_LINE, _LOG_FOLLOWS, _WHOLE_LOG = "  | ", "Its last lines:", "The whole log: "
 
 
 def raised(line: str) -> str:
@@ -39,11 +44,38 @@ def raised(line: str) -> str:
     return match.group(1) if match else ""
 
 
+def last_raised(lines: Iterable[str]) -> str:
+    """The exception that a program whose output these lines are ended with; empty without one.
+
+    One that only points to another counts where there is no other.
+    """
+    found = [said for line in lines if (said := raised(line))]
+    return next((said for said in reversed(found) if not _ELSEWHERE.search(said)), found[-1] if found else "")
+
+
+def log_end(lines: Sequence[str], path: Path) -> str:
+    """The end of what a message says of a failure: the last lines of a log, and where it lies."""
+    shown = "\n".join(_LOG_LINE + line for line in lines) or f"{_LOG_LINE}(no output)"
+    return f"{_LOG_FOLLOWS}\n{shown}\n{_WHOLE_LOG}{path}"
+
+
+def has_log_end(message: str) -> bool:
+    """Whether what is said of a failure has the end of a log."""
+    return any(line.startswith(_LOG_LINE) for line in message.splitlines())
+
+
 def in_short(message: str) -> list[str]:
-    """What is said of a failure, without the end of a log: the first line, and the last exception of the rest."""
-    first, *rest = message.splitlines() or [""]
-    exceptions = [said for line in rest if (said := raised(line.removeprefix("  | ")))]
-    return [first.removesuffix(" Its last lines:"), *exceptions[-1:]]
+    """What is said of a failure, without the ends of logs: its sentences, and the exception where they tell none."""
+    lines = message.splitlines() or [""]
+    said = [line.removesuffix(f" {_LOG_FOLLOWS}") for line in lines if not line.startswith((_LOG_LINE, _WHOLE_LOG))]
+    exception = last_raised(line.removeprefix(_LOG_LINE) for line in lines if line.startswith(_LOG_LINE))
+    told = exception in " ".join(said) or shortened(exception) in " ".join(said)
+    return [*said, *([] if told else [exception])]
+
+
+def logs_of(message: str) -> list[str]:
+    """The lines of what is said of a failure that tell where logs lie."""
+    return [line for line in message.splitlines() if line.startswith(_WHOLE_LOG)]
 
 
 class LogFile:
@@ -61,7 +93,7 @@ class LogFile:
         self._partial = b""
         self._lost = 0
         self._why = ""
-        self._lines: deque[str] = deque(maxlen=200)
+        self._lines: deque[str] = deque(maxlen=400)
         self.notable = ""
 
     def write(self, data: bytes) -> None:
@@ -70,7 +102,7 @@ class LogFile:
             if self._size + len(data) > self._limit and self._size:
                 self._turn_over()
             if self._lost:
-                self._append(f"[kvserving] {self._lost} bytes of output are missing here: {self._why}\n".encode())
+                self._append(f"{runlogs.OWN}{self._lost} bytes of output are missing here: {self._why}\n".encode())
                 self._lost = 0
             self._append(data)
         except OSError as error:
@@ -98,11 +130,15 @@ class LogFile:
     def note(self, text: str) -> None:
         """Add a line of the executor itself."""
         self.end()
-        self.write(f"[kvserving] {text}\n".encode())
+        self.write(f"{runlogs.OWN}{text}\n".encode())
 
     def tail(self, lines: int) -> list[str]:
         """The last lines, oldest first."""
         return list(self._lines)[-lines:]
+
+    def note_end(self, name: str, reason: str) -> None:
+        """Add the line that parts a run of the process that ended from the next one (see ``runlogs.ended_run``)."""
+        self.note(runlogs.end_mark(name, reason))
 
     def begin(self) -> None:
         """A process starts: the last lines, and the one worth showing, are those of this one."""
@@ -119,8 +155,13 @@ class LogFile:
         """What the last ``error:`` line of this process says, short and without credentials; empty without one."""
         for line in reversed(self._lines):
             if match := _FAULT.match(line):
-                return _short(match.group(1), _LONGEST_FAULT)
+                return shortened(match.group(1))
         return ""
+
+    @property
+    def exception(self) -> str:
+        """The exception that this process ended with, as it stands there; empty for one that went on after it."""
+        return last_raised(self._lines) if raised(self.notable) else ""
 
     @property
     def wrong_usage(self) -> bool:
@@ -141,10 +182,10 @@ class LogFile:
     def _take(self, line: str) -> None:
         self._lines.append(line)
         if match := _RAISED.match(line) or _NOTABLE.search(line):
-            self.notable = _short(match.group(1), _LONGEST_NOTE)
+            self.notable = shortened(match.group(1), _LONGEST_NOTE)
 
 
-def _short(text: str, most: int) -> str:
+def shortened(text: str, most: int = _LONGEST_FAULT) -> str:
     """``text`` in one line without credentials, cut between words where it is longer than ``most``."""
     said = printable(redact(text))
     if len(said) <= most:

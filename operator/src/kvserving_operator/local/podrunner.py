@@ -11,9 +11,10 @@ from pathlib import Path
 
 import aiohttp
 
+from . import failures
 from .container import ProcessSpec
 from .errors import LocalError
-from .logfile import LogFile, raised
+from .logfile import LogFile, log_end, shortened
 from .pods import LocalPod
 from .probes import Probe, is_silence
 from .process import Managed, describe_exit
@@ -92,10 +93,13 @@ class PodRunner:
         self._ended = 0.0
         self._memory = 0
         self._ever_ready = False
+        self._was_ready = False
+        """Whether the present process was ready, or the last one where none runs."""
+        self._early = 0
+        self._losses = 0
+        self._failure: failures.Failure | None = None
         self._unready = ""
         """How its readiness probe failed last, as long as it is not ready."""
-        self._raised = ""
-        """The exception that its last process ended with, where it ended by itself."""
         self._drained = False
         self._started = False
         self._stop = asyncio.Event()
@@ -122,11 +126,18 @@ class PodRunner:
             notable=self._notable,
             since=self._since,
             ended=self._ended,
+            early=self._early,
+            losses=self._losses,
         )
 
     @property
+    def failure(self) -> failures.Failure | None:
+        """How its last process ended that was not ready before; None where it is ready, or has been since."""
+        return self._failure
+
+    @property
     def _notable(self) -> str:
-        notes = {LOADING: self.log.notable, RUNNING: self._unready, WAITING: self._raised}
+        notes = {LOADING: self.log.notable, RUNNING: self._unready}
         return notes.get(self._phase, "")
 
     def measure(self) -> None:
@@ -154,7 +165,7 @@ class PodRunner:
         Raises ``PodFailed`` when it ended too often, took longer than its startup probe allows, or
         refused its arguments, before it was ready for the first time.
         """
-        failures = 0
+        in_a_row = 0
         try:
             async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
                 while not self._stop.is_set():
@@ -162,23 +173,45 @@ class PodRunner:
                     reason, too_slow = await self._live(session)
                     if self._stop.is_set():
                         return
-                    failures = 1 if time.monotonic() - started >= self._policy.longest else failures + 1
-                    by_itself = bool(self.exit_code) and reason == describe_exit(self.exit_code or 0)
-                    fault = self.log.fault if by_itself else ""
-                    self._raised = raised(self.log.notable) if by_itself and (self.exit_code or 0) > 0 else ""
-                    refused = by_itself and self.exit_code == WRONG_USAGE and self.log.wrong_usage
-                    if refused:
-                        self.log.drop_usage()
-                    self._last_exit = f"{reason}: {fault}" if fault else reason
-                    self.log.note(f"{self.spec.pod.name}: {reason}")
-                    if not self._ever_ready and self._policy.given_up(failures, too_slow=too_slow, refused=refused):
-                        raise PodFailed(self._refusal(fault) if refused else self._failure(failures, too_slow))
+                    in_a_row = 1 if time.monotonic() - started >= self._policy.longest else in_a_row + 1
+                    refused = self._take_end(reason, too_slow)
+                    # One that ends after minutes has failed as well: all ends before it was ready count.
+                    if not self._ever_ready and self._policy.given_up(self._early, too_slow=too_slow, refused=refused):
+                        raise PodFailed(str(self._failure))
                     self.restarts += 1
                     self._set(WAITING)
-                    await self._pause(self._policy.pause(failures))
+                    await self._pause(self._policy.pause(in_a_row))
         finally:
             self._set(ENDED)
             self.log.close()
+
+    def _take_end(self, reason: str, too_slow: bool) -> bool:
+        """Note why the process ended, and what it said of it; whether it refused its arguments."""
+        pod, code = self.spec.pod, self.exit_code or 0
+        by_itself = code != 0 and reason == describe_exit(code)
+        fault = self.log.fault if by_itself else ""
+        exception = self.log.exception if by_itself and code > 0 else ""
+        cause = fault or shortened(exception)
+        refused = by_itself and code == WRONG_USAGE and self.log.wrong_usage
+        if refused:
+            self.log.drop_usage()
+        self._last_exit = f"{reason}: {cause}" if cause else reason
+        if self._was_ready:
+            self._losses += 1
+        else:
+            self._early += 1
+            if refused:
+                way_out = f" Correct {failures.arguments(pod)}." if pod.is_engine else ""
+                sentence = f"{pod.name} refuses its arguments: {fault} (exit status {code}).{way_out}"
+            elif too_slow:
+                sentence = f"{pod.name} was too slow: {self._last_exit}."
+            else:
+                ended = f"{pod.name} {self.state.failure}".removesuffix(".")
+                sentence = f"{ended}.{failures.fields(pod, exception)}"
+            log = log_end(self.log.tail(TAIL_LINES), self.log.path)
+            self._failure = failures.Failure(sentence, self._last_exit, log)
+        self.log.note_end(pod.name, self._last_exit)
+        return refused
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until a stop is requested."""
@@ -193,6 +226,7 @@ class PodRunner:
         self.generation += 1
         self._started = False
         self._unready = ""
+        self._was_ready = False
         self.log.begin()
         process = self._process = await Managed.start(self.spec.process, self.log, self.spec.folder)
         self._set(LOADING)
@@ -341,8 +375,10 @@ class PodRunner:
 
     def _set_ready(self, ready: bool) -> None:
         if ready:
-            self._ever_ready = True
+            self._ever_ready = self._was_ready = True
             self._unready = ""
+            self._early = 0
+            self._failure = None
         if ready != self.ready or (ready and self._phase != SERVING):
             self.ready = ready
             self._set(SERVING if ready else RUNNING)
@@ -352,16 +388,3 @@ class PodRunner:
             self._phase = phase
             self._since = time.time()
         self._changed()
-
-    def _failure(self, failures: int, too_slow: bool) -> str:
-        what = "was too slow" if too_slow else f"ended {failures} times before it was ready"
-        return f"{self.spec.pod.name} {what}: {self._last_exit}. {self._log_end()}"
-
-    def _refusal(self, fault: str) -> str:
-        pod = self.spec.pod
-        way_out = f" Correct spec.engine.args or spec.{pod.role}.args." if pod.is_engine else ""
-        return f"{pod.name} refuses its arguments: {fault} (exit status {WRONG_USAGE}).{way_out} {self._log_end()}"
-
-    def _log_end(self) -> str:
-        tail = "\n".join(f"  | {line}" for line in self.log.tail(TAIL_LINES)) or "  | (no output)"
-        return f"Its last lines:\n{tail}\nThe whole log: {self.log.path}"

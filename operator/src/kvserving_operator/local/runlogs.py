@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +16,24 @@ def older(log: Path) -> Path:
 def earlier(log: Path) -> Path:
     """The last file of the run before."""
     return log.with_name(log.name + ".earlier")
+
+
+OWN = "[kvserving] "
+"""What a line of the executor itself begins with."""
+_ENDED = re.compile(re.escape(OWN) + r"\S+ has ended: ")
+
+
+def end_mark(name: str, reason: str) -> str:
+    """What the log of a pod says where a process of it has ended and the next one follows."""
+    return f"{name} has ended: {reason}"
+
+
+def ended_run(lines: Sequence[str]) -> Sequence[str]:
+    """Those of the lines of a log that the process wrote which ended last, with the mark of its end; none without."""
+    marks = [number for number, line in enumerate(lines) if _ENDED.match(line)]
+    if not marks:
+        return ()
+    return lines[marks[-2] + 1 if len(marks) > 1 else 0 : marks[-1] + 1]
 
 
 def put_aside(log: Path) -> None:

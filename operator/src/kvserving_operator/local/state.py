@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..listing import times
 from . import procfs
 
 STARTING, VERIFYING, READY, DEGRADED = "Starting", "Verifying", "Ready", "Degraded"
@@ -60,6 +61,20 @@ class PodState:
     """Unix time of the last change of ``phase``."""
     ended: float = 0.0
     """Unix time at which its process ended last; 0 before the first end."""
+    early: int = 0
+    """How often it ended since it was ready last, or ever, each time before it was ready."""
+    losses: int | None = None
+    """How often it ended after it had been ready; None in the state of a former release."""
+
+    @property
+    def shown(self) -> str:
+        """Its name, its phase, and what is known of that."""
+        return f"{self.name} ({self.phase}{f', {self.notable}' if self.notable else ''})"
+
+    @property
+    def failure(self) -> str:
+        """How often and how it ended since it was ready last, or ever; empty where it did not."""
+        return f"ended {times(self.early)} before it was ready: {self.last_exit}" if self.early else ""
 
 
 @dataclass(frozen=True)

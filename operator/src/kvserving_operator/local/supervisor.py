@@ -19,6 +19,7 @@ from . import procfs
 from .build import place_addresses, pod_specs
 from .discovery import Worker, publish, render
 from .errors import LocalError
+from .failures import together
 from .leftovers import end_leftovers
 from .lifeline import Lifeline
 from .logfile import LogFile
@@ -68,6 +69,8 @@ class Supervisor:
         self._hurry = asyncio.Event()
         self._checking: asyncio.Task[dict[str, Any]] | None = None
         self._checked: tuple[int, ...] = ()
+        self._known: tuple[int, ...] = ()
+        """The processes that the last outcome of a verification is of, by their generations."""
         self._check_due = math.inf
         self._lifeline: Lifeline | None = None
         self._unwritten = ""
@@ -203,6 +206,7 @@ class Supervisor:
         if self._checking is not None and self._checking.done():
             outcome = self._checking.result()
             self._checking = None
+            self._known = self._checked
             self._up = True
             self._check_due = time.monotonic() + min(
                 self._run.verify_interval, math.inf if outcome["ok"] else _RETRY_SECONDS
@@ -219,19 +223,25 @@ class Supervisor:
             self._checking = asyncio.create_task(self._verify())
 
     def _too_late(self) -> str:
-        waiting_for = ", ".join(r.spec.pod.name for r in self._runners if not r.ready) or "verification"
-        return (
+        late = [runner for runner in self._runners if not runner.ready]
+        waiting_for = ", ".join(runner.state.shown for runner in late) or "verification"
+        head = (
             f"{self._run.name} was not ready within {self._run.timeout:g} s (--timeout): waiting for {waiting_for}."
             f" Its logs are in {self._dir.logs}"
         )
+        return "\n".join([head, *together(runner.failure for runner in late if runner.failure is not None)])
 
     def _phase(self) -> str:
         if self._stopping:
             return STOPPING
         if not self._up:
             return VERIFYING if self._checking is not None else STARTING
+        if not all(runner.ready for runner in self._runners):
+            return DEGRADED
+        if self._checking is not None and self._known != tuple(runner.generation for runner in self._runners):
+            return VERIFYING  # what was proved was proved of others
         proved = self._state.verification is not None and self._state.verification["ok"]
-        return READY if proved and all(r.ready for r in self._runners) else DEGRADED
+        return READY if proved else DEGRADED
 
     @property
     def _router_waits(self) -> bool:

@@ -9,6 +9,7 @@ from ...amounts import size
 from ...api.types import ResourceQuantity
 from ...control.pods import NEVER_RAN, PodState, containers, ended, last_words, pod_state
 from ...engines import arguments
+from ...listing import times
 from ...memory import host_memory
 from ...plan import labels, template
 from ...plan.workloads import pod_template
@@ -99,7 +100,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
                 "restarted",
                 f"pod {state.name}",
                 f"container {container.get('name')} ended with exit code {code}, restarted "
-                f"{restarts.times(container.get('restartCount') or 0)}",
+                f"{times(container.get('restartCount') or 0)}",
                 why=restarts.cost(role_of(pod)),
                 fix=f"`kubectl logs {state.name} -c {container.get('name')} --previous` says why",
             )

@@ -7,12 +7,9 @@ _ROLES = {
     "store": "what it held is gone, and those prefixes are computed again",
 }
 
+EARLY = "the start took longer: it ended before it was ready, so that no request of it failed"
+
 
 def cost(role: str) -> str:
     """What was lost with one that ended."""
     return _ROLES.get(role, "its requests failed, and what it had cached is computed again")
-
-
-def times(number: int) -> str:
-    """How often, in words."""
-    return "once" if number == 1 else f"{number} times"

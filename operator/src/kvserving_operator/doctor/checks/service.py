@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...amounts import size
-from ..facts import ServiceFacts
+from ...listing import times
+from ..facts import Process, ServiceFacts
 from ..findings import Finding, error, info, warning
 from . import restarts
 
@@ -35,8 +36,7 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             facts.name,
             " ".join(facts.message.splitlines()),
             why="nothing of it runs: the supervisor has stopped what was left",
-            fix=f"correct that and bring it up again; `kvserving status {facts.name}` shows the last lines of the log, "
-            f"`kvserving logs {facts.name}` more",
+            fix=f"correct that and bring it up again; {_more(facts)}",
         )
         return
     if facts.disk_free is not None and facts.disk_free < _LEAST_DISK:
@@ -61,23 +61,7 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
         if pod.role == "router" and pod.phase == "NotReady" and engine_missing:
             # A router that runs is ready once its engines are: they are what is wrong.
             continue
-        ended = f"; its last exit: {pod.last_exit}" if pod.last_exit else ""
-        if not pod.ready and facts.phase not in _STARTING:
-            yield error(
-                "process-not-ready",
-                pod.name,
-                f"it is {pod.phase}{f' ({pod.notable})' if pod.notable else ''}{ended}",
-                why="requests need every role",
-                fix=f"`kvserving logs {facts.name} {pod.name}` says why",
-            )
-        elif pod.restarts:
-            yield warning(
-                "restarted",
-                pod.name,
-                f"it was started again {restarts.times(pod.restarts)}{ended}",
-                why=restarts.cost(pod.role),
-                fix=f"`kvserving logs {facts.name} {pod.name}` says why",
-            )
+        yield from _process(facts, pod)
     if facts.verified is False:
         yield error(
             "not-verified",
@@ -86,3 +70,41 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
             why="prompts are computed twice, or requests fail",
             fix=f"`kvserving verify {facts.name}` proves it again and names the leg",
         )
+
+
+def _process(facts: ServiceFacts, pod: Process) -> Iterator[Finding]:
+    """Findings about one process of a service that goes on."""
+    ended = f"; its last exit: {pod.last_exit}" if pod.last_exit else ""
+    log = f"`kvserving logs {facts.name} {pod.name}{' --previous' if pod.last_exit else ''}` says why"
+    if not pod.ready and pod.early:
+        yield error(
+            "ended-before-ready",
+            pod.name,
+            f"it ended {times(pod.early)} before it was ready: {pod.last_exit}; now it is {pod.phase}",
+            why="requests need every role, and the next attempt may end alike",
+            fix=log,
+        )
+    elif not pod.ready and facts.phase not in _STARTING:
+        yield error(
+            "process-not-ready",
+            pod.name,
+            f"it is {pod.phase}{f' ({pod.notable})' if pod.notable else ''}{ended}",
+            why="requests need every role",
+            fix=log,
+        )
+    elif pod.restarts:
+        yield warning(
+            "restarted",
+            pod.name,
+            f"it was started again {times(pod.restarts)}{ended}",
+            why=restarts.EARLY if pod.losses == 0 else restarts.cost(pod.role),
+            fix=log,
+        )
+
+
+def _more(facts: ServiceFacts) -> str:
+    """Where more of a failure is told than a finding holds."""
+    logs = f"`kvserving logs {facts.name}`"
+    if not facts.explained:
+        return f"{logs} shows the last lines of each process"
+    return f"`kvserving status {facts.name}` shows the last lines of the log, {logs} more"

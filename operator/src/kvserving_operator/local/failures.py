@@ -1,0 +1,49 @@
+"""What is said of a process that ended before it was ready: the same whoever gives up, and when."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from .pods import LocalPod
+
+_NAMED = re.compile(r"(?:`|--)([a-z0-9]+(?:[-_][a-z0-9]+)+)")
+_SIZES = frozenset({"max-model-len", "gpu-memory-utilization"})
+"""What vLLM proposes to change though nobody has set it."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The last end of a process that was not ready before: a sentence, why it ended, and the end of its log."""
+
+    sentence: str
+    why: str
+    log: str
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.log}"
+
+
+def together(failures: Iterable[Failure]) -> list[str]:
+    """What is said of several: of those that ended alike, the end of the log of one."""
+    told: set[str] = set()
+    said = []
+    for failure in failures:
+        said.append(failure.sentence if failure.why in told else str(failure))
+        told.add(failure.why)
+    return said
+
+
+def fields(pod: LocalPod, exception: str) -> str:
+    """Where the options are set that an exception of the pod's engine names; empty where it names none."""
+    names = dict.fromkeys(name.replace("_", "-") for name in _NAMED.findall(exception))
+    options = [f"--{name}" for name in names if name in _SIZES or pod.option(f"--{name}") is not None]
+    if not options or not pod.is_engine:
+        return ""
+    return f" It names {' and '.join(options)}: {arguments(pod)}."
+
+
+def arguments(pod: LocalPod) -> str:
+    """The fields that hold an engine's arguments."""
+    return f"spec.engine.args or spec.{pod.role}.args"
