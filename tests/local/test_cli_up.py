@@ -61,6 +61,11 @@ def test_up_detached_status_logs_verify_and_down(machine: Machine) -> None:
     assert machine("logs", "svc", "--tail", "1").returncode == 0
 
 
+HURRY = dict.fromkeys((signal.SIGTERM, signal.SIGHUP), "Ctrl-C stops at once") | {
+    signal.SIGINT: "Ctrl-C again stops at once"
+}
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 1), (signal.SIGHUP, 1)])
 def test_a_signal_to_up_in_the_foreground_stops_everything(
     machine: Machine, number: signal.Signals, status: int
@@ -84,7 +89,7 @@ def test_a_signal_to_up_in_the_foreground_stops_everything(
     assert process.returncode == status
     assert "Ctrl-C stops it." in out
     assert out.endswith(f"svc is stopped; its logs stay in {machine.folder / 'state/svc/logs'}\n")
-    assert "svc: Stopping" in err
+    assert f"svc: Stopping ({HURRY[number]})\n" in err
     assert "Traceback" not in err
     assert nothing_left([instance])
     assert not (machine.folder / "state/svc/state.json").exists()
@@ -115,9 +120,13 @@ def test_a_signal_while_engines_load_stops_everything(
             break
     instance = machine.instance
     process.send_signal(number)
-    process.communicate(timeout=30)
+    out, err = process.communicate(timeout=30)
     assert process.returncode == status
+    assert f"svc: Stopping ({HURRY[number]})\n" in err
+    assert "svc-decode-0: Stopped" in err
+    assert out == f"svc is stopped; its logs stay in {machine.folder / 'state/svc/logs'}\n"
     assert nothing_left([instance])
+    assert not (machine.folder / "state/svc/state.json").exists()
 
 
 def test_a_start_that_fails_shows_the_last_lines_and_no_traceback(machine: Machine) -> None:

@@ -29,7 +29,9 @@ def small(*flags: str) -> Run:
 
 def start(run: Run, directory: ServiceDir) -> State:
     lock = client.claim(run.name, run.spec_digest, directory)
-    return client.start_detached(run, directory, lock, lambda state: None)
+    state = client.start_detached(run, directory, lock, lambda state: None)
+    assert state is not None
+    return state
 
 
 @pytest.fixture
@@ -204,6 +206,50 @@ def test_an_interrupted_starter_leaves_nothing(directory: ServiceDir) -> None:
     with pytest.raises(KeyboardInterrupt):
         client.start_detached(small(), directory, client.claim(NAME, "", directory), interrupt)
     assert nothing_left([states[-1].instance])
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_start_that_is_asked_to_stop_is_told_of_to_its_end_and_a_second_time_stops_at_once(
+    directory: ServiceDir, times: int
+) -> None:
+    asked, states = client.Asked(), []
+    prefill = deployment("prefill", "--order", str(directory.path / "order"), *["--ignore-sigterm"] * (times - 1))
+    prefill["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 3600
+    run = run_of(prefill, deployment("decode", "--never-healthy"))
+
+    def hear(state: State) -> None:
+        states.append(state)
+        phase = pod(state, "prefill").phase
+        if (asked.number is None and phase == "Ready") or (times == 2 and phase == "Stopping"):
+            assert asked.stop(signal.SIGINT)
+
+    assert client.start_detached(run, directory, client.claim(NAME, "", directory), hear, asked) is None
+    assert asked.number == signal.SIGINT
+    assert states[-1].phase == STOPPING
+    assert {p.phase for p in states[-1].pods} == {"Stopped"}
+    assert nothing_left([states[-1].instance])
+    assert client.is_stopped(directory)
+    assert (directory.path / "order").exists() == (times == 1), "one that hurries lets nothing end in order"
+
+
+def test_a_stop_that_is_asked_for_before_the_supervisor_is_there_reaches_it(directory: ServiceDir) -> None:
+    asked = client.Asked()
+    assert asked.stop(signal.SIGTERM)
+    states: list[State] = []
+    run = run_of(deployment("prefill", "--never-healthy"))
+    assert client.start_detached(run, directory, client.claim(NAME, "", directory), states.append, asked) is None
+    assert all(not p.ready for state in states for p in state.pods)
+    assert client.is_stopped(directory)
+
+
+@pytest.mark.usefixtures("stopped_after")
+def test_what_is_asked_once_a_service_is_up_stops_nothing(directory: ServiceDir) -> None:
+    asked = client.Asked()
+    lock = client.claim(NAME, "", directory)
+    state = client.start_detached(small(), directory, lock, lambda state: None, asked)
+    assert state is not None
+    assert not asked.stop(signal.SIGTERM)
+    assert procfs.is_running(state.supervisor["pid"], state.supervisor["start_time"])
 
 
 def test_a_supervisor_that_cannot_start_shows_its_last_lines(directory: ServiceDir) -> None:

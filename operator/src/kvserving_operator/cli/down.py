@@ -33,6 +33,7 @@ def command(service: str | None, every: bool) -> int:
     found = client.find(name)
     for directory in found:
         with progress(directory.name) as view:
+            view.hurry = "Ctrl-C stops at once"
             client.stop(directory, view.update)
         click.echo(stopped(directory))
     if not found:

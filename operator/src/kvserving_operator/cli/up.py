@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,8 +13,9 @@ import click
 from .bounded import Time
 
 if TYPE_CHECKING:
+    from ..local.client import Asked
     from ..local.run import Run
-    from ..local.state import ServiceDir
+    from ..local.state import ServiceDir, State
     from .view import View
 
 
@@ -56,7 +57,7 @@ def command(
     from ..local.prepare import Options, digest, prepare
     from ..local.state import READY, ServiceDir
     from . import files
-    from .summary import print_summary
+    from .summary import print_summary, stopped
     from .view import progress
 
     # Engines are neither left behind nor ended because nobody reads what is said of them.
@@ -83,35 +84,44 @@ def command(
             view.notice(notice)
         if not detach:
             return _foreground(run, directory, lock, view)
-        with _stopped_like_an_interrupt():
-            state = client.start_detached(run, directory, lock, view.update)
+        with _heeding(view) as asked:
+            state = client.start_detached(run, directory, lock, view.update, asked)
+    if state is None:
+        click.echo(stopped(directory))
+        return 128 + (asked.number or signal.SIGINT)
     print_summary(state, detached=True)
     return 0 if state.phase == READY else 1
 
 
 @contextmanager
-def _stopped_like_an_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the wait as Ctrl-C does: a job that is ended leaves no engines behind.
+def _heeding(view: View) -> Iterator[Asked]:
+    """Let Ctrl-C, SIGTERM and SIGHUP stop what is being started: a job that is ended leaves no engines behind.
 
-    SIGINT itself too where it was ignored, as in background jobs of a script: without ``--detach`` it is heeded there.
+    SIGINT also where it was ignored, as in background jobs of a script: without ``--detach`` it is heeded there.
     """
-    import signal
+    from ..local.client import Asked
+
+    asked = Asked()
 
     def stop(number: int, _: object) -> None:
-        sys.exit(128 + number)
+        if asked.stop(signal.Signals(number)):
+            view.hurry = _hurry(asked.number)
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
+def _hurry(number: signal.Signals | None) -> str:
+    """What hurries a stop that this signal asked for."""
+    return "Ctrl-C again stops at once" if number == signal.SIGINT else "Ctrl-C stops at once"
+
+
 def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
     import asyncio
-    import signal
 
     from ..local import runlogs
     from ..local.supervisor import Supervisor
@@ -120,7 +130,13 @@ def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
     from .summary import stopped
 
     runlogs.begin(directory.logs)
-    supervisor = Supervisor(run, directory, verify, view.update)
+
+    def tell(state: State) -> None:
+        if supervisor.stopped_by is not None:
+            view.hurry = _hurry(supervisor.stopped_by)
+        view.update(state)
+
+    supervisor = Supervisor(run, directory, verify, tell)
     try:
         asyncio.run(supervisor.run())
     finally:

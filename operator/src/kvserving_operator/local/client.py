@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from . import module, procfs, runlogs, waiting
@@ -57,13 +58,17 @@ def _already_runs(name: str, digest: str, state: State | None) -> str:
     )
 
 
-def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callable[[State], None]) -> State:
+def start_detached(
+    run: Run, directory: ServiceDir, lock: int, on_state: Callable[[State], None], asked: Asked | None = None
+) -> State | None:
     """Start a supervisor in a session of its own and wait until the service is up.
 
     ``on_state`` gets every state on the way. Returns the state once verification had a
-    result; raises ``LocalError`` with the reason when the service failed. When this is
-    interrupted the supervisor is told to stop, and has ended when the interrupt goes on.
+    result; raises ``LocalError`` with the reason when the service failed. What is ``asked``
+    meanwhile goes to the supervisor: the service stops in drain order, a second time at once,
+    and None is returned. Whatever is raised here goes on when the supervisor has ended.
     """
+    asked = asked or Asked()
     runlogs.begin(directory.logs)
     with open(directory.supervisor_log, "wb") as log:
         process = subprocess.Popen(  # noqa: S603
@@ -74,17 +79,20 @@ def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callabl
     os.close(lock)
     assert process.stdin is not None
     assert process.stdout is not None
+    asked.tell(process)
     try:
-        process.stdin.write(run.to_json())
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # it has ended already: what it leaves says why
+            process.stdin.write(run.to_json())
+            process.stdin.close()
         state = None
         for line in process.stdout:
             state = State.from_dict(json.loads(line))
             on_state(state)
-            if state.phase in (READY, DEGRADED):
+            if state.phase in (READY, DEGRADED) and asked.settle():
                 return state
         process.wait()
     except BaseException:
+        process.stdout.close()  # a supervisor that nobody reads would wait
         process.send_signal(signal.SIGTERM)
         process.wait()
         raise
@@ -92,10 +100,53 @@ def start_detached(run: Run, directory: ServiceDir, lock: int, on_state: Callabl
         process.stdout.close()
     if state is not None and state.phase == FAILED:
         raise LocalError(state.message)
+    if asked.number is not None:
+        _clear_up(directory)
+        return None
     if process.returncode == 0:
         raise LocalError(f"{run.name} was stopped by another command before it was up")
     tail = "".join(directory.supervisor_log.read_text().splitlines(keepends=True)[-25:])
     raise LocalError(f"the supervisor of {run.name} ended: exit status {process.returncode}\n{tail}")
+
+
+def _clear_up(directory: ServiceDir) -> None:
+    """Remove what a supervisor made that could not heed its signal yet, or was told again at its very end."""
+    if (lock := directory.lock()) is not None:  # else another command has begun with it
+        try:
+            end_leftovers(directory)
+            directory.clear()
+        finally:
+            os.close(lock)
+
+
+class Asked:
+    """Whether the start of a service in the background was asked to stop, and by which signal."""
+
+    def __init__(self) -> None:
+        self.number: signal.Signals | None = None
+        self._process: subprocess.Popen[str] | None = None
+        self._settled = False
+
+    def stop(self, number: signal.Signals) -> bool:
+        """Pass it on to the supervisor, each time anew; False once the service is up and is left to go on."""
+        if self._settled:
+            return False
+        self.number = self.number or number
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+        return True
+
+    def tell(self, process: subprocess.Popen[str]) -> None:
+        """The supervisor is there, and hears also what was asked before."""
+        self._process = process
+        if self.number is not None:
+            process.send_signal(signal.SIGTERM)
+
+    def settle(self) -> bool:
+        """The service is up: whether nothing was asked, so that it goes on whatever is asked from now on."""
+        self._settled = True
+        self._settled = self.number is None
+        return self._settled
 
 
 def current(directory: ServiceDir) -> State | None:
