@@ -159,7 +159,9 @@ def test_a_time_limit_ends_the_wait_with_exit_status_1(cluster: Cluster, ask: As
     cluster.objects["kvservings"] = [rolling(FIRST, SECOND)]
     answer = ask("status", "qwen", "--timeout", "1s")
     assert answer.status == 1
-    assert answer.out.splitlines()[-1].startswith("qwen is not rolled out after 1 s: revision ")
+    *_, end, way_out = answer.out.splitlines()
+    assert end.startswith("qwen is not rolled out after 1 s: revision ")
+    assert way_out.startswith("Way out: wait longer (`kvserving rollout status qwen -n prod`), ")
     assert ask("status", "qwen", "--timeout", "1s", "-o", "json").status == 1
     assert "'5x' is no time: write 600 or 600s, 10m, 1h30m" in ask("status", "qwen", "--timeout", "5x").err
 

@@ -18,7 +18,7 @@ def waiting(message: str, *sets: tuple[str, ...]) -> Standing:
 
 def test_what_stays_is_told_once_and_then_how_long_it_is_so(capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
-    tell = Lines(WAY_OUT, lambda: now[0])
+    tell = Lines(lambda _: WAY_OUT, lambda: now[0])
     for _ in range(round(QUIET_SECONDS) * 2 + 5):
         tell(waiting("engines load", ROW))
         now[0] += 1
@@ -29,7 +29,7 @@ def test_what_stays_is_told_once_and_then_how_long_it_is_so(capsys: pytest.Captu
 
 def test_where_it_may_never_come_the_way_out_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
     now = [100.0]
-    tell = Lines(WAY_OUT, lambda: now[0])
+    tell = Lines(lambda _: WAY_OUT, lambda: now[0])
     for message in ("pod d: CrashLoopBackOff", "pod d: no model"):
         for _ in range(round(QUIET_SECONDS) * 2 + 5):
             tell(Standing("waiting", message, troubled=True))
@@ -41,7 +41,7 @@ def test_where_it_may_never_come_the_way_out_is_told_once(capsys: pytest.Capture
 
 def test_what_is_new_is_told_at_once_and_the_time_begins_again(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    tell = Lines(WAY_OUT, lambda: now[0])
+    tell = Lines(lambda _: WAY_OUT, lambda: now[0])
     tell(waiting("engines load", ROW))
     now[0] = QUIET_SECONDS - 1
     tell(waiting("engines load", ROW, OTHER))
@@ -56,7 +56,7 @@ def test_what_is_new_is_told_at_once_and_the_time_begins_again(capsys: pytest.Ca
 
 def test_nothing_is_told_of_what_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    tell = Lines(WAY_OUT, lambda: now[0])
+    tell = Lines(lambda _: WAY_OUT, lambda: now[0])
     tell(Standing("complete", "revision a serves"))
     now[0] = QUIET_SECONDS * 3
     tell(Standing("complete", "revision a serves"))

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.rollouts import condition, failed, revision, rolling, served, spec
 
 from kvserving_operator.cli import rollout
-from kvserving_operator.cli.rollout_progress import Standing, standing
+from kvserving_operator.cli.rollout_progress import Standing, standing, way_out
 from kvserving_operator.control.failures import ApiFailure
 
 FIRST, SECOND = spec("0.33.0"), spec("0.32.0")
@@ -55,7 +55,7 @@ def test_sets_are_rows_with_their_pods_traffic_and_proof() -> None:
 
 def test_a_failed_rollout_says_why() -> None:
     assert standing(failed(FIRST, SECOND)) == Standing(
-        "failed", "KV is computed again", standing(failed(FIRST, SECOND)).sets
+        "failed", "KV is computed again", standing(failed(FIRST, SECOND)).sets, remedy="undo"
     )
     # A first revision fails without another one beside it.
     body = served(FIRST)
@@ -82,7 +82,9 @@ def test_what_stalls_comes_before_what_the_rollout_waits_for_and_a_pause_is_name
     body = rolling(FIRST, SECOND, phase="Paused")
     assert standing(body).message == f"paused: revision {revision(SECOND)}: 0 of 2 decode ready"
     body["status"]["conditions"].append(condition("Stalled", "True", "QuotaExceeded", "exceeded quota: pods=2"))
-    assert standing(body) == Standing("waiting", "exceeded quota: pods=2", standing(body).sets, troubled=True)
+    assert standing(body) == Standing(
+        "waiting", "exceeded quota: pods=2", standing(body).sets, troubled=True, remedy="undo"
+    )
 
 
 def test_why_a_revision_does_not_come_up_stands_beside_what_is_waited_for() -> None:
@@ -97,6 +99,63 @@ def test_why_a_revision_does_not_come_up_stands_beside_what_is_waited_for() -> N
     assert standing(body).troubled
     body["status"]["conditions"][-1]["status"] = "False"
     assert standing(body).message == f"revision {revision(SECOND)}: 0 of 2 decode ready"
+
+
+UNDO = "rollout undo qwen -n prod`"
+
+
+def told(body: dict[str, Any]) -> str:
+    return way_out(standing(body), body, "kubectl kvserving")
+
+
+def failing_in_place() -> dict[str, Any]:
+    body = served(FIRST)
+    fails = condition("Ready", "False", "PodFailing", "DecodeReady: pod d: CrashLoopBackOff")
+    body["status"]["conditions"][0] = fails
+    body["status"]["conditions"].append({**fails, "type": "Stalled", "status": "True"})
+    return body
+
+
+def test_undo_is_the_way_out_only_where_it_has_something_to_return_to() -> None:
+    new = rolling(FIRST, SECOND)
+    new["status"]["conditions"].append(condition("Degraded", "True", "PodFailing", "no image"))
+    assert told(new) == f"Way out: change the spec, or `kubectl kvserving {UNDO}"
+    assert told(failed(FIRST, SECOND)) == told(new)
+    in_place = told(failing_in_place())
+    assert UNDO not in in_place
+    assert "to null by `kubectl patch`, or `kubectl replace -f FILE`" in in_place
+
+
+def test_undo_takes_back_a_spec_that_cannot_be_planned_while_the_former_one_serves() -> None:
+    body = served(FIRST)
+    body["status"]["conditions"] = [
+        condition("Ready", "False", "InvalidSpec", "ConfigValid: no"),
+        condition("Available", "True", "Ready"),
+        condition("ConfigValid", "False", "InvalidSpec"),
+    ]
+    assert told(body).endswith(UNDO)
+    body["status"]["conditions"][1]["status"] = "False"
+    assert UNDO not in told(body)
+
+
+def test_what_only_takes_its_time_has_waiting_as_the_first_way_out() -> None:
+    wait = "Way out: wait longer (`kubectl kvserving rollout status qwen -n prod`), "
+    assert told(rolling(FIRST, SECOND)) == f"{wait}change the spec, or `kubectl kvserving {UNDO}"
+    body = served(FIRST)
+    body["status"]["conditions"][0] = condition("Ready", "False", "LoadingModel", "engines load the model")
+    assert told(body) == f"{wait}or change the spec"
+
+
+@pytest.mark.parametrize(
+    ("program", "doctor"),
+    [("kubectl kvserving", "`kubectl kvserving doctor`"), ("kvserving", "`kvserving doctor --cluster`")],
+)
+def test_a_spec_that_nobody_looks_at_leads_to_the_operator(program: str, doctor: str) -> None:
+    body = served(FIRST)
+    body["metadata"]["generation"] = 3
+    found = standing(body)
+    assert found.troubled
+    assert way_out(found, body, program).endswith(doctor)
 
 
 class Clock:

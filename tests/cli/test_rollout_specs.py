@@ -94,7 +94,7 @@ def test_a_failure_in_place_is_no_reason_to_guess_which_former_revision_served()
         undone(failing("PodFailing"), ALL)
     said = str(error.value)
     assert said.startswith("engines of qwen fail (DecodeReady: PodFailing), and no other revision is coming up")
-    assert "of a change in place, which undo does not take back. Edit it back" in said
+    assert "of a change in place, which undo does not take back. Take a change in place back field by field" in said
     assert f"name one with --to-revision; there are: {revision(THIRD)[:8]} (serving), " in said
     assert undone(failing("PodFailing"), ALL, revision(FIRST)) == FIRST
 
@@ -129,7 +129,7 @@ def test_without_a_former_spec_there_is_nothing_to_return_to() -> None:
     ) as error:
         undone(served(FIRST), ALL[:1])
     assert "changed in place" in str(error.value)
-    assert "apply the former file" in str(error.value)
+    assert "set such a field to null by `kubectl patch`, or `kubectl replace -f FILE`" in str(error.value)
 
 
 @pytest.mark.parametrize(

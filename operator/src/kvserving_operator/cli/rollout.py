@@ -139,11 +139,11 @@ async def _kept(connection: Connection, body: Body) -> tuple[Kept, ...]:
 
 async def _status(name: str, target: Target, wait: bool, timeout: float | None, output: str, program: str) -> int:
     from .rollout_lines import Lines
-    from .rollout_progress import standing
+    from .rollout_progress import standing, way_out
 
     async with _connected(name, target) as connection:
         body = await _object(connection, name)
-        tell = Lines(_way_out(body, program)) if output == "text" else lambda _: None
+        tell = Lines(lambda found, first=body: way_out(found, first, program)) if output == "text" else lambda _: None
         found = standing(body)
         tell(found)
         expired = False
@@ -221,14 +221,10 @@ def _document(body: Body, found: Standing) -> Mapping[str, Any]:
     }
 
 
-def _way_out(body: Body, program: str) -> str:
-    metadata = body["metadata"]
-    return f"Way out: change the spec, or `{program} rollout undo {metadata['name']} -n {metadata['namespace']}`"
-
-
 def _print_end(found: Standing, body: Body, program: str, timeout: float | None) -> None:
     """Tell how it ended; ``timeout`` is set where it came before the end."""
     from ..doctor.findings import shown
+    from .rollout_progress import way_out
 
     metadata, status, said = body["metadata"], body.get("status") or {}, shown(found.message)
     name = metadata["name"]
@@ -243,9 +239,10 @@ def _print_end(found: Standing, body: Body, program: str, timeout: float | None)
         )
         if available and status.get("updatingRevision"):
             click.echo(f"revision {status.get('revision')} serves meanwhile")
-        click.echo(_way_out(body, program))
+        click.echo(shown(way_out(found, body, program)))
     elif timeout is not None:
         click.echo(f"{name} is not rolled out after {timeout:.0f} s: {said}")
+        click.echo(shown(way_out(found, body, program)))
 
 
 async def _history(name: str, target: Target, output: str) -> int:

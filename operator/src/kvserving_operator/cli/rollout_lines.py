@@ -18,10 +18,11 @@ QUIET_SECONDS = 30.0
 class Lines:
     """Prints what is new: a line, the table of sets where it is another, and now and then that nothing is.
 
-    Where what is waited for may never come, ``way_out`` is told with the first of the latter. ``clock`` is in seconds.
+    Where what is waited for may never come, what ``way_out`` says of it is told with the first of the latter.
+    ``clock`` is in seconds.
     """
 
-    def __init__(self, way_out: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, way_out: Callable[[Standing], str], clock: Callable[[], float] = time.monotonic) -> None:
         self._way_out = way_out
         self._clock = clock
         self._message = ""
@@ -40,7 +41,7 @@ class Lines:
         elif not found.over and now - self._said >= QUIET_SECONDS:
             click.echo(f"unchanged for {now - self._since:.0f} s")
             if found.troubled and self._said == self._since:
-                click.echo(self._way_out)
+                click.echo(shown(self._way_out(found)))
             self._said = now
         # Ends the command where nobody reads what it prints.
         click.echo("", nl=False)

@@ -22,6 +22,7 @@ from ..plan.planning import check
 from ..plan.types import CLUSTER, Observed
 from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, Reason
 from ..redaction import redact
+from .rollout_progress import IN_PLACE
 
 Body = Mapping[str, Any]
 SHORT = 8
@@ -199,13 +200,12 @@ def chosen(kept: Sequence[Kept], present: Present, wanted: str | None) -> Kept:
     if not able:
         raise LocalError(
             f"no former spec of {present.name} is kept; {_listed(kept, present)}. What was changed since was changed in"
-            " place, as flags, numbers and resources are, and undo does not take it back: edit it back, or apply the"
-            " former file"
+            f" place, as flags, numbers and resources are, and undo does not take it back. {IN_PLACE}"
         )
     if present.fails:
         raise LocalError(
             f"engines of {present.name} fail ({present.fails}), and no other revision is coming up: where they served"
-            f" before, the failure is of a change in place, which undo does not take back. Edit it back; which of the"
+            f" before, the failure is of a change in place, which undo does not take back. {IN_PLACE}. Which of the"
             f" former revisions have served is not recorded: name one with --to-revision; {_listed(kept, present)}"
         )
     return able[0]
