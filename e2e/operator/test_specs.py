@@ -176,7 +176,8 @@ def test_a_router_whose_image_cannot_be_had_is_told_and_nothing_is_called_availa
         lambda o: condition(o, "RouterReady").get("reason") == "PodFailing",
         what="the router's failure told",
     )
-    assert "ErrImagePull" in condition(found, "RouterReady")["message"]
+    assert "ImagePullBackOff" in condition(found, "RouterReady")["message"]
+    assert "the image is named by spec.router.image" in condition(found, "RouterReady")["message"]
     assert condition(found, "Ready")["status"] == "False"
     assert condition(found, "Available")["status"] == "False"
     found = wait_for(plane, obj, "Degraded")

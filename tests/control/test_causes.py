@@ -159,7 +159,85 @@ def test_a_router_that_does_not_answer_is_told_from_one_without_engines() -> Non
 
 
 def test_an_image_that_cannot_be_pulled_is_named() -> None:
-    of = {**container(0, state={"waiting": {"reason": "ErrImagePull"}}), "image": "docker.io/nosuch/nosuch:v1"}
-    assert (
-        "ErrImagePull (container engine: image docker.io/nosuch/nosuch:v1)" in cause(waiting(containerStatuses=[of]))[1]
-    )
+    said = cause(unpulled("ErrImagePull", f"{RPC}{ANSWER}"))[1]
+    assert said.startswith(f"pod d: ImagePullBackOff (container engine: image docker.io/nosuch:v1: {ANSWER}); ")
+
+
+RPC = (
+    'rpc error: code = NotFound desc = failed to pull and unpack image "docker.io/nosuch:v1": failed to resolve '
+    'reference "docker.io/nosuch:v1": '
+)
+ANSWER = "docker.io/nosuch:v1: not found"
+BACK_OFF = 'Back-off pulling image "docker.io/nosuch:v1"'
+
+
+def unpulled(reason: str, message: str, name: str = "engine", role: str = "decode") -> PodState:
+    """A pod of the planned revision with a container whose image is not had."""
+    plan = planned(stored()).plan
+    assert plan is not None
+    state = {"waiting": {"reason": reason, "message": message}}
+    of = {**container(0, state=state), "name": name, "image": "docker.io/nosuch:v1"}
+    return pod("d", role, plan.revision, ready=False, containerStatuses=[of])
+
+
+def test_an_attempt_to_pull_and_the_pause_after_it_are_one_state() -> None:
+    attempt, pause = unpulled("ErrImagePull", f"{RPC}{ANSWER}"), unpulled("ImagePullBackOff", BACK_OFF)
+    told = unpulled("ImagePullBackOff", f"{BACK_OFF}: ErrImagePull: {RPC}{ANSWER}")
+    assert told == attempt
+    # Some kubelets leave the answer out between two attempts.
+    assert pause != attempt
+    assert pause.after(attempt) == attempt
+    other = unpulled("ErrImagePull", "unauthorized")
+    assert other.after(attempt) == other
+    assert replace(pause, failing_message="another image").after(attempt).registry == ""
+
+
+def test_the_ports_of_attempts_and_credentials_are_no_part_of_the_answer() -> None:
+    answers = {
+        unpulled("ErrImagePull", f"read tcp 10.0.0.1:{port}->1.2.3.4:443: reset, https://a:{'s3cret'}@h").registry
+        for port in (40001, 40002)
+    }
+    assert answers == {"read tcp 10.0.0.1->1.2.3.4:443: reset, https://***@h"}
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "field"),
+    [
+        ("decode", "engine", "spec.engine.image (or spec.engine.version)"),
+        ("prefill", "prefetch", "spec.engine.image (or spec.engine.version)"),
+        ("decode", "connector", "the chart's connector.image.repository and connector.image.tag"),
+        ("decode", "sidecar", "spec.decode.template"),
+        ("router", "router", "spec.router.image"),
+    ],
+)
+def test_an_image_that_cannot_be_pulled_is_told_with_what_names_it(role: str, name: str, field: str) -> None:
+    plan = planned(stored()).plan
+    assert plan is not None
+    [child] = [c for c in children(stored()).values() if c.kind == "Deployment" and c.role == role]
+    said = why(child, [unpulled("ErrImagePull", "no", name, role)])[1]
+    assert f"the image is named by {field}: name one that the registry has" in said
+    assert (f"spec.{role}.template.spec.imagePullSecrets" in said) is (role != "router")
+
+
+@pytest.mark.parametrize(
+    ("role", "said", "surge", "fields"),
+    [
+        ("decode", "1 Insufficient nvidia.com/gpu.", False, "spec.decode.resources, spec.decode.parallelism, spec.dec"),
+        ("prefill", "3 Insufficient memory.", False, "spec.prefill.resources, spec.cache.l1 (where it is set), spec.p"),
+        ("decode", "1 Insufficient cpu.", False, "spec.decode.resources, spec.decode.replicas: lower it, or add nodes"),
+        ("decode", "1 Insufficient cpu.", True, "spec.decode.resources, spec.decode.replicas, spec.rollout.maxSurge, "),
+        ("router", "1 Insufficient cpu.", False, "spec.router.replicas: lower it, or add nodes"),
+        ("decode", "1 node(s) had untolerated taint(s).", False, "spec.decode.resources, spec.decode.parallelism, spec"
+         ".decode.template and spec.scheduling, spec.decode.replicas"),
+    ],
+)  # fmt: skip
+def test_a_pod_without_room_is_told_with_the_fields_that_ask_for_it(
+    role: str, said: str, surge: bool, fields: str
+) -> None:
+    plan = planned(stored()).plan
+    assert plan is not None
+    [child] = [c for c in children(stored()).values() if c.kind == "Deployment" and c.role == role]
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": f"0/9 nodes: {said}"}
+    waits = pod("d", role, plan.revision, ready=False, conditions=[told])
+    message = why(child, [waits], surge=surge)[1]
+    assert message.startswith(f"pod d: 0/9 nodes: {said}; asked for by {fields}")

@@ -365,7 +365,10 @@ def test_a_store_that_finds_no_node_says_so() -> None:
     scheduled = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient memory"}
     waits = pod("qwen-store-0", "store", "", ready=False, conditions=[scheduled])
     found = by_type(with_pods(made, waits))
-    assert found["StorageReady"].message == "0 of 1 store pods are ready: pod qwen-store-0: Insufficient memory"
+    assert found["StorageReady"].message == (
+        "0 of 1 store pods are ready: pod qwen-store-0: Insufficient memory"
+        "; asked for by spec.cache.l2.size: lower it, or add nodes"
+    )
 
 
 def test_pods_that_a_policy_refuses_are_told_with_its_words_and_without_their_changing_names() -> None:
@@ -385,3 +388,13 @@ def test_the_tiers_column_names_the_default_store() -> None:
 def test_the_tiers_column_names_the_owner_of_l1_where_that_is_the_workers(owner: str, shown: str) -> None:
     found = document(facts(spec={**SPEC, "cache": {"l1": {"size": "4Gi", "owner": owner}}}))
     assert found["tiers"]["l1"] == shown
+
+
+def test_of_an_object_that_was_never_planned_no_role_is_counted() -> None:
+    made = facts()
+    never = replace(made, plan=None, revision="", disaggregated=False, transfer=None, view=view(stored(), {}))
+    assert "roles" not in document(never)
+    serves = replace(made, plan=None)
+    assert {role: said["summary"] for role, said in document(serves)["roles"].items()} == {
+        "prefill": "1/1", "decode": "2/2",
+    }  # fmt: skip

@@ -147,10 +147,23 @@ def test_a_pod_that_served_and_went_is_named_until_its_successor_serves() -> Non
             await stage.tick(1)
             for told, status in (("Ready", "False"), ("Degraded", "True"), ("Progressing", "True")):
                 assert stage.condition(told)[:2] == (status, "PodLost"), told
-                assert f"1 of 2 decode pods are ready: pod {name} went, and nobody asked" in stage.condition(told)[2]
+                assert f"1 of 2 decode pods are ready: pod {name} was deleted, and not by" in stage.condition(told)[2]
             assert stage.condition("Stalled")[0] == "False"
         await settle(stage)
         assert (stage.condition("Ready")[0], stage.condition("Degraded")[0]) == ("True", "False")
+
+    run(work)
+
+
+def test_a_pod_that_the_operator_itself_replaces_is_not_told_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        stage = Stage()
+        await settle(stage)
+        uids = [pod.body["metadata"]["uid"] for pod in stage.pods if pod.role == "decode"]
+        monkeypatch.setattr(stage.reconciler, "_replaced", lambda _: uids)
+        take(stage, "decode")
+        await stage.tick(1)
+        assert stage.condition("DecodeReady")[:2] == ("False", "LoadingModel")
 
     run(work)
 

@@ -124,7 +124,6 @@ def test_what_no_waiting_mends_is_told_before_engines_that_load(reason: Reason) 
         ({"failing": "InvalidImageName"}, True),
         ({"failing": "CrashLoopBackOff", "restarts": 2}, True),
         ({"failing": "CrashLoopBackOff", "restarts": 1}, False),
-        ({"failing": "ErrImagePull"}, False),
     ],
 )
 def test_a_pod_that_fails_for_good_blocks_progress(changes: dict[str, Any], stalled: bool) -> None:
@@ -146,6 +145,22 @@ def test_a_router_waits_for_engines_where_none_takes_requests() -> None:
     made, _ = not_ready(facts(transfer=UNPROVED), "decode")
     made, _ = not_ready(made, "router")
     assert by_type(made)["RouterReady"].message.endswith("it waits for engines, of which none takes requests")
+
+
+@pytest.mark.parametrize(
+    ("key", "message", "said"),
+    [
+        (("Secret", "hub"), "Secret prod/hub (spec.model.secretRef) is not there", ""),
+        (("Service", "qwen"), "Service prod/qwen exists and belongs to no controller", ""),
+        (("Secret", "hub"), "Secret prod/hub-2 is not there", "Secret hub: "),
+        (("Service", "qwen"), "the name is taken", "Service qwen: "),
+    ],
+)
+def test_what_is_at_fault_is_named_once(key: tuple[str, str], message: str, said: str) -> None:
+    made, _ = not_ready(facts(transfer=UNPROVED), "decode")
+    found = by_type(replace(made, problems={key: Problem(Reason.OWNED_BY_OTHER, message)}))
+    for told in ("Ready", "Stalled", "Degraded"):
+        assert found[told].message == f"{said}{message}", told
 
 
 def test_a_secret_that_a_roles_pods_need_is_its_cause() -> None:

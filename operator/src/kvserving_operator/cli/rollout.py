@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,7 +144,7 @@ async def _status(name: str, target: Target, wait: bool, timeout: float | None, 
 
     async with _connected(name, target) as connection:
         body = await _object(connection, name)
-        tell = Lines(lambda found, first=body: way_out(found, first, program)) if output == "text" else lambda _: None
+        tell = Lines(partial(way_out, body=body, program=program)) if output == "text" else lambda _: None
         found = standing(body)
         tell(found)
         expired = False

@@ -45,7 +45,7 @@ def command(files: tuple[str, ...], output: str) -> int:
             for line in source.lines(file, faults):
                 click.echo(line)
             if not planned and any(fault.path for fault in faults):
-                more = "what only a plan finds, such as faults in the engines' flags, is told once these are mended"
+                more = "what only a plan finds, such as what this vLLM does not take, is told once these are mended"
                 click.echo(f"note: {source.shown(file)}: {more}", err=True)
             if not faults:
                 click.echo(f"{source.shown(file)}: valid")

@@ -6,31 +6,37 @@ import re
 from collections.abc import Iterable
 
 from ..reasons import Reason
+from . import asks
 from .observe import Child
 from .pods import PodState
 
 
-def why(child: Child, pods: Iterable[PodState], *, engines: bool = True) -> tuple[Reason, str]:
+def why(child: Child, pods: Iterable[PodState], *, engines: bool = True, surge: bool = False) -> tuple[Reason, str]:
     """Return why a workload is not ready, the most specific cause first.
 
-    ``engines``: whether there are any that a router could send requests to.
+    ``engines``: whether there are any that a router could send requests to. ``surge``: whether pods of another
+    revision stay meanwhile.
     """
     assert child.workload is not None
     ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
     for pod in ours:
         if pod.failing:
-            detail = f" ({pod.failing_message})" if pod.failing_message else ""
-            return Reason.POD_FAILING, f"pod {pod.name}: {pod.failing}{detail}"
+            return Reason.POD_FAILING, failure_of(pod, child.role)
     for pod in ours:
         if (claim := _of_claim(pod)) is not None:
             return claim
         if pod.unschedulable:
             hint = _NO_DEVICE_ANYWHERE if _NO_DEVICE.search(pod.unschedulable) else ""
-            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}{hint}"
+            wants = asks.room(child.role, pod.unschedulable, surge=surge)
+            return (
+                Reason.INSUFFICIENT_CAPACITY,
+                f"pod {pod.name}: {pod.unschedulable}{hint}; {wants}: lower it, or add nodes",
+            )
     failure = child.workload.condition("ReplicaFailure")
     if failure is not None and failure[0] == "True":
         if "exceeded quota" in failure[2]:
-            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}: raise the quota or lower the spec"
+            wants = asks.room(child.role, failure[2], surge=surge)
+            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}; {wants}: lower it, or raise the quota"
         return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}: {_POD.sub('pod', failure[2])}"
     progress = child.workload.condition("Progressing")
     if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":
@@ -45,6 +51,14 @@ def why(child: Child, pods: Iterable[PodState], *, engines: bool = True) -> tupl
         return Reason.LOADING_MODEL, f"pod {late.name}: {unmade}"
     # A process that was ready and is stopped looks the same.
     return Reason.LOADING_MODEL, f"pod {late.name}: {late.last_end or 'the engine loads the model, or does not answer'}"
+
+
+def failure_of(pod: PodState, role: str) -> str:
+    """What a pod of ``role`` fails of, and of an image that is not had also which field names it."""
+    if not pod.unpulled:
+        return f"pod {pod.name}: {pod.failing}{f' ({pod.failing_message})' if pod.failing_message else ''}"
+    answer = f": {pod.registry}" if pod.registry else ""
+    return f"pod {pod.name}: {pod.failing} ({pod.failing_message}{answer}); {asks.image(role, pod.unpulled)}"
 
 
 def _unmade(pod: PodState) -> str:

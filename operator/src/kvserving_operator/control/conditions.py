@@ -15,10 +15,11 @@ from ..plan.types import Manifest
 from ..plan.workloads import ENGINES
 from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, WORKING, Reason
 from ..redaction import redact
-from . import scaling, sets
-from .causes import why
+from . import asks, scaling, sets
+from .causes import failure_of, why
 from .facts import Condition, Facts, serving_revisions, workload
-from .failures import Problem
+from .failures import Problem, named
+from .pods import PodState
 
 TYPES: Mapping[str, str] = {
     "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "
@@ -138,9 +139,10 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     members = (role, labels.worker(role))
     engines = any(pod.role == "decode" and pod.revision == child.revision for pod in facts.serving)
     ours = [pod for pod in facts.view.pods if pod.role in members and not pod.deleting]
-    reason, detail = why(child, ours, engines=engines)
+    surge = exchanging and any(revision != facts.revision for revision in sets.revisions(facts.view))
+    reason, detail = why(child, ours, engines=engines, surge=surge)
     if reason is Reason.LOADING_MODEL and (gone := facts.lost.get(role)):
-        went = f"pod {', '.join(gone)} went, and nobody asked for it"
+        went = f"pod {', '.join(gone)} was deleted, and not by the operator"
         return not_ready(Reason.POD_LOST, f"{summary}: {went}; in its place: {detail}")
     return not_ready(reason, f"{summary}: {detail}" if detail else summary)
 
@@ -173,7 +175,7 @@ def _absent(found: Problem) -> bool:
 def _storage(facts: Facts) -> Condition:
     for (kind, name), found in sorted(facts.problems.items()):
         if kind == "PersistentVolumeClaim":
-            return Condition("StorageReady", "False", found.reason, f"{kind} {name}: {found.message}")
+            return Condition("StorageReady", "False", found.reason, named(kind, name, found))
     store = workload(facts, "store", ("StatefulSet",))
     planned = facts.plan is not None and any(m["kind"] == "StatefulSet" for m in facts.plan.objects)
     if store is None and not planned:
@@ -190,15 +192,21 @@ def _storage(facts: Facts) -> Condition:
     pods = [pod for pod in facts.view.pods if pod.role == "store" and not pod.ready]
     failing = next((pod for pod in pods if pod.failing), None)
     if failing is not None:
-        detail = f"{summary}: pod {failing.name}: {failing.failing}"
+        detail = f"{summary}: {failure_of(failing, 'store')}"
         return Condition("StorageReady", "False", Reason.POD_FAILING, detail)
-    detail = next((f": pod {pod.name}: {pod.unschedulable or pod.last_end}" for pod in pods
-                   if pod.unschedulable or pod.last_end), "")  # fmt: skip
+    detail = next((f": {_held(pod)}" for pod in pods if pod.unschedulable or pod.last_end), "")
     if state.current and state.updated >= state.replicas and _role(facts, "DecodeReady", "decode").holds:
         # Engines of this spec serve, which takes longer than the first start of a store: it has gone.
         lost = f"{summary}: engines serve without it, at the price of computing{detail}"
         return Condition("StorageReady", "False", Reason.L2_UNREACHABLE, lost)
     return Condition("StorageReady", "False", Reason.STARTING, f"{summary}{detail}")
+
+
+def _held(pod: PodState) -> str:
+    wants = (
+        f"; {asks.room('store', pod.unschedulable, surge=False)}: lower it, or add nodes" if pod.unschedulable else ""
+    )
+    return f"pod {pod.name}: {pod.unschedulable or pod.last_end}{wants}"
 
 
 def _transfer(facts: Facts) -> Condition | None:
@@ -241,7 +249,7 @@ def _ready(facts: Facts, causes: Sequence[Condition]) -> Condition:
     for (kind, name), found in sorted(facts.problems.items()):
         # What runs may be ready, but it is not yet what this generation asks for.
         if not _optional(kind, found):
-            return Condition("Ready", "False", found.reason, f"{kind} {name}: {found.message}")
+            return Condition("Ready", "False", found.reason, named(kind, name, found))
     if facts.rollout is not None and facts.rollout.traffic and facts.revision not in facts.rollout.traffic:
         # Who waits for Ready after a change waits for the change to serve.
         return Condition("Ready", "False", Reason.ROLLING_OUT, facts.rollout.message)
@@ -282,7 +290,7 @@ def _degraded(facts: Facts, leaves: Sequence[Condition]) -> Condition:
         return replace(failed, type="Degraded", status="True")
     for (kind, name), found in sorted(facts.problems.items()):
         if found.reason not in WORKING:
-            return Condition("Degraded", "True", found.reason, f"{kind} {name}: {found.message}")
+            return Condition("Degraded", "True", found.reason, named(kind, name, found))
     for leaf in leaves:
         if not leaf.holds and leaf.reason not in WORKING | {Reason.SUSPENDED, Reason.INVALID_SPEC}:
             roles = [role for role in leaves if role.type in _OF_ROLES and not role.holds]
@@ -295,7 +303,7 @@ def _degraded(facts: Facts, leaves: Sequence[Condition]) -> Condition:
 def _progressing(facts: Facts, causes: Sequence[Condition]) -> Condition:
     for (kind, name), found in sorted(facts.problems.items()):
         if found.again:
-            return Condition("Progressing", "True", found.reason, f"{kind} {name}: {found.message}")
+            return Condition("Progressing", "True", found.reason, named(kind, name, found))
     for leaf in causes:
         if leaf.reason in MENDS_ITSELF:
             return Condition("Progressing", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
@@ -326,7 +334,7 @@ def _blocked(facts: Facts) -> tuple[Reason, str] | None:
     """The first problem with a child that no waiting mends."""
     for (kind, name), found in sorted(facts.problems.items()):
         if found.reason in _STUCK or (_absent(found) and kind in ENGINES):
-            return found.reason, f"{kind} {name}: {found.message}"
+            return found.reason, named(kind, name, found)
     return None
 
 

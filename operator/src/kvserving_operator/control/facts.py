@@ -66,7 +66,7 @@ class Facts:
     transfer: Transfer | None = None
     rollout: Rollout | None = None
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By role the pods that served and went although nobody asked for it."""
+    """By role the pods that served and went although neither the spec nor the operator asked for it."""
 
     def wanted(self, role: str, otherwise: int) -> int:
         """How many pods of a role are asked for, of all revisions together."""

@@ -84,6 +84,12 @@ def problem(failure: ApiFailure) -> Problem:
             return Problem(Reason.API_UNAVAILABLE, sentence, again, after)
 
 
+def named(kind: str, name: str, found: Problem) -> str:
+    """The problem with a child or a Secret, which is named once: some sentences begin with it."""
+    begins = re.match(rf"{re.escape(kind)} (?:\S+/)?{re.escape(name)}\s", found.message)
+    return found.message if begins else f"{kind} {name}: {found.message}"
+
+
 def describe(failure: ApiFailure) -> str:
     """Return a sentence about ``failure`` that quotes no value of any field, but for what a policy says of one."""
     match failure.status:

@@ -1,8 +1,8 @@
-"""Which engine pods of a settled object served and went, while nobody asked for it."""
+"""Which engine pods of a settled object served and went, and neither the spec nor the operator asked for it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from . import sets
@@ -27,10 +27,11 @@ class Losses:
     def __init__(self) -> None:
         self._known: dict[str, dict[str, _Role]] = {}
 
-    def see(self, facts: Facts) -> Mapping[str, tuple[str, ...]]:
+    def see(self, facts: Facts, replaced: Collection[str] = ()) -> Mapping[str, tuple[str, ...]]:
         """Return by role the names of pods that served and went, until as many serve as are wanted.
 
         Where revisions are exchanged, or another number of engines is asked for, pods go because they should.
+        ``replaced`` are the UIDs of those that the operator itself deletes.
         """
         view, revision = facts.view, facts.revision
         settled = facts.rollout is not None and not facts.rollout.visible and not facts.suspended
@@ -44,7 +45,7 @@ class Losses:
             state = known.get(role)
             if state is None or not settled or (state.revision, state.wanted) != (revision, wanted):
                 known[role] = state = _Role(revision, wanted, dict(serving))
-            state.lost |= {uid: name for uid, name in state.served.items() if uid not in there}
+            state.lost |= {uid: name for uid, name in state.served.items() if uid not in (*there, *replaced)}
             state.served = {uid: name for uid, name in state.served.items() if uid in there} | serving
             if len(serving) >= state.wanted:
                 state.lost = {}

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from ..api.v1alpha1 import KVServing
 from ..plan.secret_refs import SecretNeed, needed
 from ..plan.types import Plan
-from .pods import PodState
+from .pods import NOT_PULLED, PodState
 
 
 def of_users(plan: Plan) -> dict[str, SecretNeed]:
@@ -46,4 +46,4 @@ def _waits(pod: PodState) -> bool:
 
 def _pulls(pod: PodState) -> bool:
     """Whether the registry gave it no image, as it does where the Secret to pull with is missing."""
-    return pod.failing in ("ErrImagePull", "ImagePullBackOff") and not pod.deleting
+    return pod.failing == NOT_PULLED and not pod.deleting

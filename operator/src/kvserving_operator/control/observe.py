@@ -279,7 +279,7 @@ class Store:
         pods = self._pods.setdefault(key, {})
         known = pods.get(pod.name)
         if known is None or newer(pod.version, known.version):
-            pods[pod.name] = pod
+            pods[pod.name] = pod = pod if known is None or known.uid != pod.uid else pod.after(known)
             if known is None or known.without_version() != pod.without_version():
                 self._changed(key)
 

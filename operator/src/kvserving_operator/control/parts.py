@@ -108,6 +108,7 @@ def assemble(
         recorder,
         site,
         troubles=restarts.problems,
+        replaced=restarts.replaced,
         watched_until=held_before,
     )
     kinds = Kinds(kube, found, applier, reconciler)

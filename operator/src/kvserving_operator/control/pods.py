@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,26 +10,35 @@ from typing import Any
 from .. import times
 from ..api.faults import printable
 from ..plan import labels
+from ..redaction import redact
 from .owners import controller_of
 
+NOT_PULLED = "ImagePullBackOff"
+"""Why a container does not run whose image is not had, during an attempt as between two: the kubelet flips its word."""
+_ATTEMPT = "ErrImagePull"
 _FAILING = frozenset(
     (
         "CrashLoopBackOff",
-        "ImagePullBackOff",
-        "ErrImagePull",
+        NOT_PULLED,
         "InvalidImageName",
         "CreateContainerConfigError",
         "CreateContainerError",
         "RunContainerError",
     )
 )
-_OF_IMAGES = frozenset(("ImagePullBackOff", "ErrImagePull", "InvalidImageName"))
+_OF_IMAGES = frozenset((NOT_PULLED, "InvalidImageName"))
 # One attempt may fail by the network or a node; these say that several have, or that none can succeed.
-_FOR_GOOD = frozenset(("ImagePullBackOff", "InvalidImageName", "CreateContainerConfigError"))
+_FOR_GOOD = frozenset((NOT_PULLED, "InvalidImageName", "CreateContainerConfigError"))
 NEVER_RAN = ("StartError", "ContainerCannotRun")
 """Ends whose message is the container runtime's own: there is no log that could say why."""
 LAST_WORDS = "KVServing: "
 _LONGEST = 300
+_WRAPPING = re.compile(
+    r"rpc error: code = \w+ desc = |failed to (?:pull and unpack image|resolve reference|pull image|resolve image) "
+    r'(?:"[^"]*"|\S+): |Error response from daemon: '
+)
+# The port that each attempt asks from.
+_PORT = re.compile(r":\d+(?=->)")
 _STARTS = 2
 
 
@@ -63,12 +73,24 @@ class PodState:
     """Why a container is not made yet, where it has not failed, such as ``ContainerCreating``."""
     claims: tuple[str, ...] = ()
     """Names of the claims that it mounts."""
+    unpulled: str = ""
+    """The container whose image is not had."""
+    registry: str = ""
+    """What the registry or the runtime answered to that, as far as the kubelet tells."""
     last_end: str = ""
     """How a container ended that is started again now, in words; empty where none is."""
 
     def without_version(self) -> PodState:
         """Return the pod without its resource version, for comparison."""
         return replace(self, version="")
+
+    def after(self, known: PodState) -> PodState:
+        """Return the pod with the registry's answer that its former state had: between two attempts some kubelets
+        leave it out."""
+        same = (self.unpulled, self.failing, self.failing_message) == (
+            known.unpulled, known.failing, known.failing_message,
+        )  # fmt: skip
+        return replace(self, registry=known.registry) if self.unpulled and same and not self.registry else self
 
     @property
     def fails_for_good(self) -> bool:
@@ -88,6 +110,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
     conditions = {c.get("type"): c for c in status.get("conditions") or ()}
     scheduled = conditions.get("PodScheduled") or {}
     failing, message = _failing(status)
+    unpulled, answer = _unpulled(status) if failing in _OF_IMAGES else ("", "")
     return PodState(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -112,6 +135,8 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         leaves_by=_seconds(metadata.get("deletionTimestamp")),
         waiting="" if failing else _waiting(status),
         claims=_claims(body),
+        unpulled=unpulled,
+        registry=answer,
         last_end=_last_end(status),
     )
 
@@ -146,7 +171,7 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
     our code said what it lacks fails from its first end on.
     """
     for container in containers(status):
-        reason = ((container.get("state") or {}).get("waiting") or {}).get("reason")
+        reason = _waits_for(container)
         last = ended(container)
         often = bool(last_words(last)) or (container.get("restartCount") or 0) >= _STARTS
         again = often and not container.get("ready") and last.get("exitCode")
@@ -162,6 +187,20 @@ def _failing(status: Mapping[str, Any]) -> tuple[str, str]:
                 said = f"{said}: exit code {last['exitCode']}"
             return (reason if reason in _FAILING else "CrashLoopBackOff"), said
     return "", ""
+
+
+def _waits_for(container: Mapping[str, Any]) -> str:
+    reason = str(((container.get("state") or {}).get("waiting") or {}).get("reason") or "")
+    return NOT_PULLED if reason == _ATTEMPT else reason
+
+
+def _unpulled(status: Mapping[str, Any]) -> tuple[str, str]:
+    """The first container whose image is not had, and the answer without what only says who asked whom for what."""
+    container = next(c for c in containers(status) if _waits_for(c) in _OF_IMAGES)
+    said = str(container["state"]["waiting"].get("message") or "")
+    if container["state"]["waiting"]["reason"] == NOT_PULLED:
+        said = said.partition(f"{_ATTEMPT}: ")[2]
+    return str(container.get("name", "?")), printable(redact(_PORT.sub("", _WRAPPING.sub("", said)).strip()))[:_LONGEST]
 
 
 def _waiting(status: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -114,7 +114,8 @@ class Reconciler:
     """Reconciles one object at a time per key. ``optional_kinds`` are installed kinds that a plan may use.
 
     ``troubles`` tells of one object, by UID, what its engines suffer from, ``watched_until`` when the last operator
-    still ran, on the wall clock; ``None`` where that is not known.
+    still ran, on the wall clock; ``None`` where that is not known. ``replaced`` are the UIDs of pods that the operator
+    deleted because of what they suffered from.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Reconciler:
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),
         troubles: Callable[[str], Mapping[tuple[str, str], Problem]] = lambda uid: {},
         watched_until: Callable[[], float | None] = lambda: None,
+        replaced: Callable[[str], Collection[str]] = lambda uid: (),
     ) -> None:
         self._kube = kube
         self._store = store
@@ -139,6 +141,7 @@ class Reconciler:
         self._site = site
         self._wall = wall
         self._troubles = troubles
+        self._replaced = replaced
         self._uids: dict[Key, str] = {}
         self._contests = Contests()
         self._losses = Losses()
@@ -219,7 +222,7 @@ class Reconciler:
             rollout=rollout,
             scaling=numbers,
         )
-        facts = replace(facts, lost=self._losses.see(facts))
+        facts = replace(facts, lost=self._losses.see(facts, self._replaced(view.serving.uid)))
         delays += [rollout.again, await self._settle(facts, planned, serving, rollout, outcome)]
         return Result(
             "changed" if outcome.writes else "unchanged",

@@ -94,6 +94,11 @@ class Restarts:
         state = self._states.get(uid)
         return state.problems if state is not None else {}
 
+    def replaced(self, uid: str) -> frozenset[str]:
+        """Return the UIDs of the pods of one object that were deleted here."""
+        state = self._states.get(uid)
+        return frozenset(restart.uid for restart in state.history) if state is not None else frozenset()
+
     def overhear(self, probe: Probe) -> Probe:
         """Return ``probe``, of whose outcomes this takes note."""
 

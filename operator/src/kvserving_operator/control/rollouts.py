@@ -36,7 +36,7 @@ from ..plan.types import Manifest, Plan
 from ..plan.workloads import ENGINES
 from ..reasons import Reason
 from . import sets
-from .failures import Problem
+from .failures import Problem, named
 from .observe import Child, View
 from .rollout_clock import LOOK, RolloutClock
 from .sets import Proof
@@ -138,7 +138,7 @@ class Rollouts:
 
     def note(self, uid: str, problems: Mapping[tuple[str, str], Problem]) -> None:
         """Take note of what the last step of one object came to."""
-        refused = sorted(f"{kind} {name}: {p.message}" for (kind, name), p in problems.items() if kind in ENGINES)
+        refused = sorted(named(kind, name, p) for (kind, name), p in problems.items() if kind in ENGINES)
         self._memories[uid].refused = refused[0] if refused else ""
 
     def forget(self, uid: str) -> None:

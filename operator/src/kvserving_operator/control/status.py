@@ -140,13 +140,16 @@ def _merged(
 
 
 def _roles(facts: Facts, last: Mapping[str, Any]) -> dict[str, Any]:
-    """The engines of both roles, of all revisions. Without a plan, the numbers that were asked for stay."""
+    """The engines of both roles, of all revisions. Without a plan, the numbers that were asked for stay.
+    Of an object that was never planned nothing is known."""
     found = {}
     for role in ("prefill", "decode") if facts.disaggregated else ("decode",):
         child = workload(facts, role)
         asked = child.workload.replicas if child and child.workload else 0
         ready = sum(map(facts.ready, workloads(facts, role)))
         told = scaling.recorded(last, role) if facts.plan is None else None
+        if facts.plan is None and child is None and not told:
+            continue
         wanted = facts.wanted(role, asked if told is None else told)
         found[role] = {"replicas": wanted, "ready": ready, "summary": f"{ready}/{wanted}"}
     return found
