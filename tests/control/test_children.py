@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from tests.control.bodies import KEY, live, planned, stored, view
 from tests.control.bodies import children as all_children
 
@@ -56,7 +57,16 @@ def test_the_child_of_an_object_of_another_name_is_never_waited_for() -> None:
     manifest, live = MANIFEST, seen(uid="u0")
     other = stored(name="other")
     assert children.decide(children.wanted(other, manifest, live), live, "u1") is Action.REFUSE
-    assert "rename one of the two objects" in children.refusal(live, "other")
+    assert "make the KVServing other anew under another name" in children.refusal(live, "other")
+
+
+@pytest.mark.parametrize(("namespace", "own"), [("default", True), ("prod", False)])
+def test_the_service_of_the_apiserver_is_not_told_to_be_deleted(namespace: str, own: bool) -> None:
+    service = replace(seen(), kind="Service", namespace=namespace, name="kubernetes", owner=None)
+    said = children.refusal(service, "kubernetes")
+    assert ("delete it if nothing needs it" not in said) is own
+    assert ("in another namespace" in said) is own
+    assert "make the KVServing kubernetes anew under another name (no object can be renamed)" in said
 
 
 def test_what_is_being_deleted_is_waited_for() -> None:

@@ -144,7 +144,7 @@ def test_a_workload_that_cannot_be_made_fails_the_rollout_and_is_named() -> None
         stage.change(spec("0.33.0"))
         await ticks(stage, 16)
         assert failed(stage)
-        assert f"no progress for 3600 s: Deployment {name}: " in stage.condition("Ready")[2]
+        assert f"no progress for 3600 s: Deployment prod/{name} exists" in stage.condition("Ready")[2]
         assert stage.exposed() == {old}
         assert stage.capacity("decode") == 2
 

@@ -94,18 +94,23 @@ def former(live: Child, name: str) -> bool:
     return live.deleting or left
 
 
+OTHER_NAME = "make the KVServing {name} anew under another name (no object can be renamed)"
+"""The way out of a child's name that is taken."""
+
+
 def refusal(live: Child, name: str) -> str:
     """Return the sentence about an object that has the name of a child of the object ``name`` and is not its child."""
     if live.deleting:
         return f"{live} is being deleted: waiting for its end, which finalizers may hold up"
+    if (live.kind, live.namespace, live.name) == ("Service", "default", "kubernetes"):
+        return f"{live} is the apiserver's own: leave it; {OTHER_NAME.format(name=name)}, or in another namespace"
     if live.owner is None:
-        return (
-            f"{live} exists and belongs to no controller: it is left alone; delete it, or rename the KVServing {name}"
-        )
+        way_out = f"delete it if nothing needs it, or {OTHER_NAME.format(name=name)}"
+        return f"{live} exists and belongs to no controller: it is left alone; {way_out}"
     whose = f"belongs to {live.owner.kind} {live.owner.name}"
     if former(live, name):
         return f"{live} {whose} of before and has to be deleted first: waiting for it"
-    return f"{live} exists and {whose}: it is left alone; rename one of the two objects"
+    return f"{live} exists and {whose}: it is left alone; {OTHER_NAME.format(name=name)}"
 
 
 def superfluous(view: View, plan: Plan, *, removed: Collection[str]) -> tuple[Child, ...]:

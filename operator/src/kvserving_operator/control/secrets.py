@@ -13,7 +13,7 @@ from ..plan import labels
 from ..plan.types import GeneratedSecret
 from ..reasons import Reason
 from .apply import Outcome
-from .children import owner_reference
+from .children import OTHER_NAME, owner_reference
 from .failures import ApiFailure, Problem, problem
 from .kube import Kube
 from .observe import Key, Serving
@@ -144,7 +144,7 @@ def _judge(serving: Serving, secret: GeneratedSecret, live: Mapping[str, Any]) -
             message = f"{where} was left by an object that had this name before: waiting for its deletion"
             return Problem(Reason.WAITING_FOR_DELETION, message, retry_after=1.0)
         whose = "no controller" if owner is None else f"{owner.kind} {owner.name}"
-        message = f"{where} exists and belongs to {whose}: it is left alone; rename one of the two"
+        message = f"{where} exists and belongs to {whose}: it is left alone; {OTHER_NAME.format(name=serving.key.name)}"
         return Problem(Reason.OWNED_BY_OTHER, message, retry_after=1.0)
     missing = sorted(set(secret.keys) - set(live.get("data") or {}))
     if missing:
