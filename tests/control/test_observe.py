@@ -5,6 +5,7 @@ from dataclasses import replace
 from tests.control.bodies import KEY, live, pod, stored
 
 from kvserving_operator.control.observe import Child, Key, Store, child_of, key_of, newer
+from kvserving_operator.control.pods import PodState
 
 MANIFEST = {
     "apiVersion": "v1",
@@ -161,3 +162,24 @@ def test_a_child_is_known_by_its_controller_whatever_its_label_says() -> None:
     assert key_of(body) == KEY
     del body["metadata"]["ownerReferences"]
     assert key_of(body) == Key("prod", "another")
+
+
+def test_an_image_that_is_tried_again_tells_nobody_anew() -> None:
+    made, told = store()
+    image = {"name": "engine", "image": "a/b:v1"}
+
+    def waits(version: str, reason: str, message: str) -> PodState:
+        statuses = [{**image, "state": {"waiting": {"reason": reason, "message": message}}}]
+        return replace(pod("d-1", "decode", "r", ready=False, containerStatuses=statuses), version=version)
+
+    made.put_pod(KEY, waits("1", "ErrImagePull", "a/b:v1: not found"))
+    before = len(told)
+    for version in ("2", "4"):
+        made.put_pod(KEY, waits(version, "ImagePullBackOff", 'Back-off pulling image "a/b:v1"'))
+        made.put_pod(KEY, waits(f"{int(version) + 1}", "ErrImagePull", "a/b:v1: not found"))
+    assert len(told) == before
+    found = made.view(KEY)
+    assert found is not None
+    assert [known.registry for known in found.pods] == ["a/b:v1: not found"]
+    made.put_pod(KEY, waits("6", "ErrImagePull", "unauthorized"))
+    assert len(told) == before + 1

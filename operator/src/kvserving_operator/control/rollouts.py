@@ -109,8 +109,7 @@ class Rollout:
     def message(self) -> str:
         """The sentence of the condition."""
         if self.phase is Phase.STOPPED and self.failure is not None:
-            former = any(known.revision != self.wanted.revision for known in self.observation.sets)
-            return f"{self.failure.message}; change the spec{', or run: kvserving rollout undo' if former else ''}"
+            return f"{self.failure.message}; change the spec, or run: kvserving rollout undo"
         said = [d.message for d in self.step.decisions if isinstance(d, (Wait, Insufficient, Fail))]
         return said[0] if said else "the next step is being taken"
 
