@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.doctor.apiserver import Apiserver, running, secret
 from tests.doctor.commands import PRIVATE
-from tests.doctor.world import CLASS, healthy
+from tests.doctor.world import CLASS, healthy, operator
 
 from kvserving_operator.control.permissions import CHILDREN
 
@@ -28,6 +28,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Apiserve
     for child in live.children:
         body = {key: value for key, value in child.items() if key not in ("apiVersion", "kind")}
         made.objects.setdefault(plurals[child["kind"]], []).append(copy.deepcopy(body))
+    made.objects["deployments"].append(operator())
     made.objects["kvservings"] = [copy.deepcopy(dict(live.body))]
     made.objects["pods"] = copy.deepcopy(list(live.pods))  # type: ignore[arg-type]
     for pod in made.objects["pods"]:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from tests.doctor.apiserver import Apiserver, leave
 from tests.doctor.commands import PRIVATE, findings, kubectl, kvserving
-from tests.doctor.world import SPEC, container, operator
+from tests.doctor.world import SPEC, container
 
 from kvserving_operator.control.permissions import CHILDREN, TABLE
 from kvserving_operator.local import shared_memory
@@ -109,10 +109,7 @@ def test_an_object_that_may_not_be_read_is_exit_status_3(server: Apiserver, caps
 def test_the_plugin_without_an_object_looks_at_the_cluster(
     server: Apiserver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.objects["deployments"].append(
-        {**operator(), "metadata": {"name": "op", "namespace": "sys",
-                                    "labels": {"app.kubernetes.io/name": "kvserving-operator"}}}
-    )  # fmt: skip
+    server.objects["deployments"][-1]["metadata"]["namespace"] = "sys"
     assert kubectl("doctor", "-o", "json") == 0
     said = json.loads(capsys.readouterr().out)
     assert said["cluster"]["version"] == "v1.35.1"
@@ -126,8 +123,7 @@ def test_the_plugin_without_an_object_looks_at_the_cluster(
 def test_rights_that_the_operator_lacks_are_an_error_of_the_cluster(
     server: Apiserver, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    mark = {"app.kubernetes.io/name": "kvserving-operator"}
-    server.objects["deployments"].append({**operator(), "metadata": {"name": "op", "namespace": "sys", "labels": mark}})
+    server.objects["deployments"][-1]["metadata"]["namespace"] = "sys"
     server.forbidden.add("networkpolicies")
     assert kvserving("doctor", "--cluster", "-o", "json") == 1
     told = findings(capsys.readouterr().out)["operator-permissions"]

@@ -351,7 +351,7 @@ def test_what_others_add_to_a_workload_stays_and_the_way_out_names_it() -> None:
 
 def test_the_way_out_of_a_changed_child_names_that_child() -> None:
     told = found(with_child(FACTS, "Service", "router", taken))["child-changed"]
-    assert "`kubectl delete service/qwen -n prod`, and it is made anew" in told.fix
+    assert "`kubectl delete service/qwen -n prod`, and the operator makes it anew" in told.fix
 
 
 def test_a_pod_put_aside_is_told_until_it_goes() -> None:

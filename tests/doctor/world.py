@@ -14,7 +14,7 @@ from kvserving_operator import __version__
 from kvserving_operator.api.schema import object_schema
 from kvserving_operator.control.reconcile import read
 from kvserving_operator.doctor import checks
-from kvserving_operator.doctor.facts import Engine, Keys, Live, ObjectFacts, Series
+from kvserving_operator.doctor.facts import Engine, Keys, Live, ObjectFacts, Operators, Series
 from kvserving_operator.doctor.findings import Finding
 from kvserving_operator.plan.secret_refs import needed
 from kvserving_operator.plan.types import CLUSTER, Observed
@@ -87,6 +87,7 @@ def healthy(spec: Mapping[str, Any] | None = None) -> ObjectFacts:
         claims={"weights": {"spec": {"accessModes": ["ReadWriteMany"]}, "status": {"phase": "Bound"}}},
         engines={name: Engine(plan.profile.engine_version, Series.parse(_GOOD)) for name in engines},
         schema=object_schema(),
+        operators=Operators((operator(),), frozenset()),
     )
     return ObjectFacts("qwen", "prod", reading.serving, plan, (), found)
 
@@ -109,8 +110,9 @@ def node(name: str, **changes: Any) -> dict[str, Any]:
 
 def operator(name: str = "op", version: str = __version__, available: int = 1, *args: str) -> dict[str, Any]:
     """A Deployment of the operator."""
+    marks = {"app.kubernetes.io/name": "kvserving-operator", "app.kubernetes.io/version": version}
     return {
-        "metadata": {"name": name, "namespace": "kvserving-system", "labels": {"app.kubernetes.io/version": version}},
+        "metadata": {"name": name, "namespace": "kvserving-system", "labels": marks},
         "spec": {"template": {"spec": {"containers": [{"args": ["operator", "run", *args]}]}}},
         "status": {"availableReplicas": available},
     }

@@ -77,13 +77,22 @@ class Unread:
 
 
 @dataclass(frozen=True)
+class Operators:
+    """The operators' Deployments in all namespaces, and the Leases that somebody holds now, as (namespace, name);
+    ``None`` where those may not be read."""
+
+    deployments: tuple[Body, ...]
+    held: frozenset[tuple[str, str]] | None = None
+
+
+@dataclass(frozen=True)
 class Live:
     """One object in its cluster.
 
     ``children`` are what carries the object's label, pods apart. ``secrets`` has an entry for each Secret that was
     asked for: ``None`` where it does not exist. ``engines`` are the answers by pod, ``claims`` the claims that the
-    pods mount. ``nodes``, ``secrets`` and ``schema`` (the published schema of the kind) are ``None`` where they may
-    not be read, ``hidden`` are the kinds of children and pods for which that holds; ``unread`` says why.
+    pods mount. ``nodes``, ``secrets``, ``operators`` and ``schema`` (the published schema of the kind) are ``None``
+    where they may not be read, ``hidden`` are the kinds of children and pods for which that holds; ``unread`` says why.
     """
 
     body: Body
@@ -102,6 +111,18 @@ class Live:
     quotas: tuple[Body, ...] | None = None
     ranges: tuple[Body, ...] | None = None
     classes: tuple[Body, ...] | None = None
+    operators: Operators | None = None
+
+    @property
+    def generation(self) -> int:
+        """The generation of the spec."""
+        return int((self.body.get("metadata") or {}).get("generation") or 0)
+
+    @property
+    def behind(self) -> bool:
+        """Whether no operator has taken up the spec yet: what is there is not what is planned, and nobody's fault."""
+        seen = self.status.get("observedGeneration")
+        return seen is None or int(seen) < self.generation
 
     @property
     def status(self) -> Body:

@@ -7,23 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import times
-from ..control import permissions
 from ..control.failures import ApiFailure
 from ..control.observe import serving_of
 from ..control.permissions import PODS, SECRETS, SERVING, TABLE, Resource
 from ..control.preflight import CrdMissing, installed
 from ..control.reconcile import read
 from ..plan.types import CLUSTER, Observed
-from .checks.cluster import served
+from .checks.operators import SELECTOR, served
 from .connection import Connection, refused
 from .facts import Body, ClusterFacts, Permission, Unread, unique
-from .gather_object import CLASSES, EVENTS, NODES, published_schema, unread
+from .gather_object import CLASSES, DEPLOYMENTS, EVENTS, NODES, published_schema, unread
 
-_DEPLOYMENTS = next(resource for resource in permissions.CHILDREN if resource.kind == "Deployment")
 _DAEMONS = Resource("apps", "v1", "DaemonSet", "daemonsets", ("list",), "which network plugin there is")
 _SLICES = Resource("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", ("list",), "whether the DNS answers")
 _DNS = "kubernetes.io/service-name=kube-dns"
-_OPERATOR = f"app.kubernetes.io/name={permissions.NAME}"
 _REVIEWS = "/apis/authorization.k8s.io/v1/{}"
 _AT_ONCE = 16
 
@@ -59,7 +56,7 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
     except ApiFailure as failure:
         missed.append(unread("the installed kinds", failure, "grant get on /api and /apis"))
     operators, nodes, classes, objects, daemons, dns = await asyncio.gather(
-        _listed(connection, _DEPLOYMENTS, missed, selector=_OPERATOR),
+        _listed(connection, DEPLOYMENTS, missed, selector=SELECTOR),
         _listed(connection, NODES, missed),
         _listed(connection, CLASSES, missed),
         _listed(connection, SERVING, [] if kinds == frozenset() else missed),

@@ -6,14 +6,16 @@ import asyncio
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from .. import times
 from ..api import load
 from ..api.faults import InvalidSpec
 from ..api.v1alpha1 import GROUP, KIND, VERSION, KVServing, Model
 from ..control.failures import ApiFailure
 from ..control.observe import Child, View, child_of, serving_of
-from ..control.permissions import CHILDREN, PODS, SECRETS, Resource
+from ..control.permissions import CHILDREN, LEASES, NAME, PODS, SECRETS, Resource
 from ..control.pods import pod_state
 from ..control.reconcile import observed_of, read
 from ..control.status import public
@@ -25,8 +27,9 @@ from ..plan.planning import check, plan
 from ..plan.secret_refs import needed
 from ..plan.sources import source
 from ..plan.types import CLUSTER, Observed, Site
+from .checks.operators import SELECTOR
 from .connection import Connection, pod_path, refused
-from .facts import Body, Engine, Keys, Live, ObjectFacts, Series, Unread, role_of, unique
+from .facts import Body, Engine, Keys, Live, ObjectFacts, Operators, Series, Unread, role_of, unique
 from .named import read_named
 
 NODES = Resource("", "v1", "Node", "nodes", ("list",), "what pods can be placed on")
@@ -35,9 +38,12 @@ QUOTAS = Resource("", "v1", "ResourceQuota", "resourcequotas", ("list",), "what 
 RANGES = Resource("", "v1", "LimitRange", "limitranges", ("list",), "bounds and defaults of containers")
 CLASSES = Resource("storage.k8s.io", "v1", "StorageClass", "storageclasses", ("list",), "where claims come from")
 CLAIMS = next(resource for resource in CHILDREN if resource.kind == "PersistentVolumeClaim")
+DEPLOYMENTS = next(resource for resource in CHILDREN if resource.kind == "Deployment")
 OPENAPI = f"/openapi/v3/apis/{GROUP}/{VERSION}"
 _VERSION = re.compile(r'"version"\s*:\s*"([0-9A-Za-z.+_-]{1,64})"')
 _AT_ONCE = 8
+_LATE = timedelta(minutes=1)
+"""By how much this machine's clock may differ from the cluster's."""
 
 
 def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
@@ -101,11 +107,12 @@ async def of_cluster(connection: Connection, name: str) -> ObjectFacts:
         gatherer.engines(pods or ()),
         gatherer.schema(),
     )
-    around, quotas, ranges, classes = await asyncio.gather(
+    around, quotas, ranges, classes, operators = await asyncio.gather(
         gatherer.namespace(),
         gatherer.listed(QUOTAS, namespace),
         gatherer.listed(RANGES, namespace),
         gatherer.listed(CLASSES, None),
+        gatherer.operators(),
     )
     live = Live(
         body=body,
@@ -124,6 +131,7 @@ async def of_cluster(connection: Connection, name: str) -> ObjectFacts:
         quotas=quotas,
         ranges=ranges,
         classes=classes,
+        operators=operators,
     )
     spec = stored.spec
     return ObjectFacts(name, namespace, reading.serving, reading.plan, public(reading.faults, spec), live)
@@ -171,6 +179,26 @@ class _Gatherer:
                 return await self.listed(resource, self._namespace, labelled=True) or ()
 
         return [body for found in await asyncio.gather(*map(one, CHILDREN)) for body in found]
+
+    async def operators(self) -> Operators | None:
+        """The operators of the cluster; ``None`` where their Deployments may not be read."""
+        try:
+            deployments = await self._all(DEPLOYMENTS, SELECTOR)
+        except ApiFailure as failure:
+            self._missed(
+                "the operator's Deployment", failure, f"grant list on {DEPLOYMENTS.full_name} of all namespaces"
+            )
+            return None
+        try:
+            leases = await self._all(LEASES, "")
+        except ApiFailure:
+            return Operators(deployments)  # The finding says what is not known then.
+        return Operators(deployments, frozenset(filter(None, map(holding, leases))))
+
+    async def _all(self, resource: Resource, selector: str) -> tuple[Body, ...]:
+        return tuple(
+            [b async for page in self._connection.kube.list(resource, None, selector=selector) for b in page.items]
+        )
 
     async def namespace(self) -> Body | None:
         """The namespace itself, whose labels say what its pods may."""
@@ -262,6 +290,15 @@ def unread(what: str, failure: ApiFailure, fix: str) -> Unread:
     """What could not be read, without what the server quotes."""
     reason = "may not be read" if failure.status == 403 else f"cannot be read ({failure.status or failure.reason})"
     return Unread(what, f"{what} {reason}", fix)
+
+
+def holding(lease: Body) -> tuple[str, str] | None:
+    """Namespace and name of a Lease by which an operator writes at this moment; ``None`` for any other."""
+    metadata, spec = lease["metadata"], lease.get("spec") or {}
+    if NAME not in metadata["name"] or not spec.get("holderIdentity") or not spec.get("renewTime"):
+        return None
+    until = times.read(spec["renewTime"]) + timedelta(seconds=int(spec.get("leaseDurationSeconds") or 0)) + _LATE
+    return (metadata["namespace"], metadata["name"]) if datetime.now(UTC) < until else None
 
 
 def keys_of(body: Mapping[str, Any]) -> Keys:

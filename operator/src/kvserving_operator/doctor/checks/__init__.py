@@ -9,9 +9,10 @@ from ..findings import Finding, ordered
 
 def of_object(facts: ObjectFacts) -> tuple[Finding, ...]:
     """Everything that is wrong with one object, and with what runs for it where it is in a cluster."""
-    from . import counters, live, namespace, placement, pods, spec, tampering
+    from . import counters, live, namespace, operators, placement, pods, spec, tampering
 
-    found = [*spec.findings(facts)]
+    found = [] if facts.live is None else [*operators.of_object(facts, facts.live)]
+    found += spec.findings(facts)
     if facts.live is not None:
         for part in (live, namespace, pods, tampering, placement, counters):
             found += part.findings(facts, facts.live)

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ... import __version__
 from ...api.v1alpha1 import API_VERSION, KIND
 from ...control.permissions import CHILDREN, ROLE
-from ...engines.catalog import tag_version
 from ...listing import some
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
-from . import nodes, schema
+from . import nodes, operators, schema
 from .namespace import DEFAULT_CLASS
 
 _OLDEST = (1, 33)
@@ -39,7 +37,7 @@ def findings(facts: ClusterFacts) -> Iterator[Finding]:
         yield info("not-looked-at", unread.what, unread.reason, why="what is wrong there is not told", fix=unread.fix)
     yield from _version(facts)
     yield from _kinds(facts)
-    yield from _operators(facts)
+    yield from operators.of_cluster(facts)
     yield from _permissions(facts)
     yield from _needed(facts)
     yield from nodes.findings(facts)
@@ -98,47 +96,6 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
             f"the cluster lacks {named}",
             why="an object that asks for one is served without it; a role on several nodes is not made at all",
             fix="install their CRDs and controllers where you need them",
-        )
-
-
-def _operators(facts: ClusterFacts) -> Iterator[Finding]:
-    if facts.operators is None:
-        return
-    if not facts.operators:
-        yield warning(
-            "operator-missing",
-            facts.server,
-            "no Deployment of the operator is there",
-            why="objects are stored and nothing is made for them, unless an operator runs outside of the cluster",
-            fix="`helm install` of charts/kvserving-operator, or `kubectl apply -f deploy/install.yaml`",
-        )
-    for body in facts.operators:
-        where, status = _deployment(body), body.get("status") or {}
-        if not status.get("availableReplicas"):
-            yield error(
-                "operator-down",
-                where,
-                "none of its pods is available",
-                why="what runs goes on; changes, repairs and proofs wait",
-                fix="`kubectl logs` of its pods: the last lines name a missing permission, CRD or Lease",
-            )
-        version = _runs(body)
-        if version and version != __version__:
-            yield warning(
-                "operator-version",
-                where,
-                f"it is of version {version}, this command of {__version__}",
-                why="plans and explanations of this command may differ from what the operator does",
-                fix=f"use version {version} of the command, or upgrade the operator",
-            )
-    everywhere = [_deployment(body) for body in facts.operators if not _arguments(body, "--namespace")]
-    if len(everywhere) > 1:
-        yield error(
-            "several-operators",
-            facts.server,
-            f"{len(everywhere)} operators serve all namespaces: {', '.join(everywhere)}",
-            why="they undo each other's changes; a Lease keeps replicas of one release apart, not releases",
-            fix="keep one, or give each its namespaces (--namespace)",
         )
 
 
@@ -232,27 +189,3 @@ def _storage(facts: ClusterFacts) -> Iterator[Finding]:
                 fix="name another class in spec.model.cache.storageClass and spec.cache.l2.storageClass, such as NFS, "
                 "CephFS, FSx, Filestore or Azure Files",
             )
-
-
-def _deployment(body: Body) -> str:
-    return f"Deployment {body['metadata']['namespace']}/{body['metadata']['name']}"
-
-
-def _runs(body: Body) -> str | None:
-    """The version that a Deployment runs: its image's, as whoever sets another image leaves the label; else that."""
-    pod: dict[str, Any] = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
-    tags = (tag_version(str(container.get("image") or "")) for container in pod.get("containers") or ())
-    label: str | None = (body["metadata"].get("labels") or {}).get("app.kubernetes.io/version")
-    return next(filter(None, tags), label)
-
-
-def _arguments(body: Body, flag: str) -> list[str]:
-    """Values of a flag in the containers of a Deployment."""
-    pod: dict[str, Any] = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
-    args = [str(arg) for container in pod.get("containers") or () for arg in container.get("args") or ()]
-    return [arg.partition("=")[2] for arg in args if arg.startswith(f"{flag}=")]
-
-
-def served(body: Body) -> tuple[str, ...]:
-    """Namespaces that an operator's Deployment serves; all when empty."""
-    return tuple(_arguments(body, "--namespace"))

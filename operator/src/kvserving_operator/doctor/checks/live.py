@@ -12,7 +12,7 @@ from ...plan.secret_refs import PULL_KEY, PULL_TYPE, SecretNeed, needed
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
 from ..findings import Finding, Severity, error, info, warning
-from . import pods, schema
+from . import operators, pods, schema
 
 _PASSING = frozenset(
     {
@@ -29,6 +29,7 @@ _COSTS = {
     "TransferVerified": "decode computes prompts that prefill has computed already, or requests fail",
     "ScalingReady": "the number of engines does not follow the load",
 }
+_START = "start an operator, as the finding about it says: nothing is made or changed for the object until then"
 _OF_A_SET = ("PrefillReady", "DecodeReady", "RouterReady", "TransferVerified")
 _OTHER_SERVES = ("Available", "True", Reason.ROLLING_OUT)
 _SERVED = "the former revision serves meanwhile; what was changed waits"
@@ -85,7 +86,6 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
 
 
 def _status(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
-    generation = int((live.body.get("metadata") or {}).get("generation") or 0)
     seen = live.status.get("observedGeneration")
     if seen is None:
         yield error(
@@ -93,17 +93,28 @@ def _status(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             facts.name,
             "it has no status: no operator has looked at it",
             why="nothing is made for the object",
-            fix="`kvserving doctor --cluster` says whether an operator runs; one that serves single namespaces names "
+            fix=_START
+            if operators.runs(live, facts.namespace) is False
+            else "`kvserving doctor --cluster` says whether an operator runs; one that serves single namespaces names "
             "them in --namespace",
         )
-    elif int(seen) < generation:
+    elif live.behind:
         yield warning(
             "status-behind",
             facts.name,
-            f"its status is of generation {seen}, its spec of {generation}",
-            why="what is told below may be about the former spec",
-            fix="wait a few seconds; if it stays, look into the operator's log and its /readyz",
+            f"its status is of generation {seen}, its spec of {live.generation}",
+            why="what is told below may be about the former spec; what is there is compared with the plan later",
+            fix=_START
+            if operators.runs(live, facts.namespace) is False
+            else "wait a few seconds; if it stays, look into the operator's log and its /readyz",
         )
+
+
+def _awaited(facts: ObjectFacts, live: Live) -> str:
+    """What has to come before anything that the operator makes; empty where nothing has."""
+    if operators.runs(live, facts.namespace) is False:
+        return _START
+    return f"the operator has not taken up generation {live.generation} of the spec yet: wait" if live.behind else ""
 
 
 def _conditions(live: Live) -> Iterator[Finding]:
@@ -154,7 +165,7 @@ def _children(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
                 why="every pod of the cluster reaches the engines' side channels, which have no authentication"
                 if policy
                 else "the service is incomplete",
-                fix="the conditions say why the operator cannot make it; without an operator nothing does",
+                fix=_awaited(facts, live) or "the conditions say why the operator cannot make it",
             )
     for child in live.children:
         owners = (child.get("metadata") or {}).get("ownerReferences") or ()
@@ -183,7 +194,7 @@ def _secrets(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             f"Secret {name}",
             "it does not exist" if found is None else f"it lacks or has nothing in: {', '.join(lacking)}",
             why="pods that need it do not start (CreateContainerConfigError, FailedMount, ImagePullBackOff)",
-            fix="the operator makes it; delete one that lacks a key"
+            fix=_awaited(facts, live) or "the operator makes it; delete one that lacks a key"
             if name in generated
             else _creation(name, facts.namespace, need),
         )

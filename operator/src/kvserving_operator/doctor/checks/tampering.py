@@ -13,8 +13,10 @@ from ...plan.workloads import KINDS, pod_template
 from ..explain import main_container, role_of, workloads
 from ..facts import Body, Live, ObjectFacts, name_of
 from ..findings import Finding, error, info, warning
+from . import operators
 
 _CONFIG = "--kv-transfer-config"
+_ALONE = "start an operator, as the finding about it says: it sets what it planned again"
 _WHOLE = ("ConfigMap", "NetworkPolicy", "Role", "RoleBinding", "Service")
 """Kinds of which every planned field is the operator's alone, whoever scales or claims."""
 
@@ -22,19 +24,21 @@ _WHOLE = ("ConfigMap", "NetworkPolicy", "Role", "RoleBinding", "Service")
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     """Findings about flags, variables, images and containers that are not as planned."""
     by_name = {name_of(child): child for child in live.children}
-    for manifest in workloads(facts.plan.objects) if facts.plan is not None else ():
+    alone = operators.runs(live, facts.namespace) is False
+    planned = facts.plan.objects if facts.plan is not None and not live.behind else ()
+    for manifest in workloads(planned):
         child = by_name.get(name_of(manifest))
         if child is None:
             continue
         changes = _differences(_pod_spec(manifest), _pod_spec(child))
         if changes:
             added = _variables(main_container(_pod_spec(manifest)), main_container(_pod_spec(child)))[1]
-            yield _changed(child, facts.namespace, changes, added)
-    for manifest in facts.plan.objects if facts.plan is not None and live.status else ():
+            yield _changed(child, facts.namespace, changes, added, alone=alone)
+    for manifest in planned:
         child = by_name.get(name_of(manifest)) if manifest["kind"] in _WHOLE else None
         if child is not None and not _as_applied(manifest, child):
-            yield _taken(child, facts.namespace)
-    yield from _aside(facts, live)
+            yield _taken(child, facts.namespace, alone=alone)
+    yield from _aside(facts, live, alone=alone)
     for child in live.children:
         if child.get("kind") in KINDS and _settled(child):
             for pod in live.pods:
@@ -42,19 +46,23 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
                     yield from _pod(pod, child)
 
 
-def _changed(child: Body, namespace: str, changes: Sequence[str], added: Sequence[str]) -> Finding:
+def _changed(child: Body, namespace: str, changes: Sequence[str], added: Sequence[str], *, alone: bool) -> Finding:
     others = _others(child)
     whose = f" Fields of its spec are also set by {', '.join(others)}." if others else ""
     fix = (
-        "compare the versions of operator and command; where they are equal, the operator sets what it planned again "
-        "within its resync, or its log says why it cannot"
+        _ALONE
+        if alone
+        else "compare the versions of operator and command; where they are equal, the operator sets what it planned "
+        "again within its resync, or its log says why it cannot"
     )
     if added:
         named = _kubectl_name(child)
         fix += (
-            f". It leaves what others add beside it: take {', '.join(added)} out with `kubectl edit {named} -n "
-            f"{namespace}`, or `kubectl delete {named} -n {namespace}`, which stops its pods, and it is made anew"
+            f". {'An operator' if alone else 'It'} leaves what others add beside it: take {', '.join(added)} out with "
+            f"`kubectl edit {named} -n {namespace}`"
         )
+        if not alone:
+            fix += f", or `kubectl delete {named} -n {namespace}`, which stops its pods, and the operator makes it anew"
     return warning(
         "workload-changed",
         name_of(child),
@@ -68,7 +76,7 @@ def _kubectl_name(child: Body) -> str:
     return f"{str(child['kind']).lower()}/{child['metadata']['name']}"
 
 
-def _aside(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
+def _aside(facts: ObjectFacts, live: Live, *, alone: bool) -> Iterator[Finding]:
     for pod in live.pods:
         metadata = pod.get("metadata") or {}
         if "deletionTimestamp" in metadata or any(o.get("controller") for o in metadata.get("ownerReferences") or ()):
@@ -79,8 +87,12 @@ def _aside(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             f"it carries the object's label (role {role_of(pod) or 'none'}) and belongs to no workload, as a pod whose "
             "labels were changed by hand",
             why="it keeps its devices and memory, nobody drains or replaces it, and it outlives the object",
-            fix=f"when it is looked into, `kubectl delete pod {metadata.get('name')} -n {facts.namespace}`; or set its "
-            f"labels {labels.ROLE} and {labels.REVISION} back, and its workload takes it in again",
+            fix=(
+                ""
+                if alone
+                else f"when it is looked into, `kubectl delete pod {metadata.get('name')} -n {facts.namespace}`; or "
+            )
+            + f"set its labels {labels.ROLE} and {labels.REVISION} back, and its workload takes it in again",
         )
 
 
@@ -93,7 +105,7 @@ def _as_applied(manifest: Mapping[str, Any], child: Body) -> bool:
     )
 
 
-def _taken(child: Body, namespace: str) -> Finding:
+def _taken(child: Body, namespace: str, *, alone: bool) -> Finding:
     others = ", ".join(_others(child)) or "somebody"
     policy = child.get("kind") == "NetworkPolicy"
     return warning(
@@ -103,8 +115,10 @@ def _taken(child: Body, namespace: str) -> Finding:
         why="the engines' side channels, which have no authentication, may be reached by every pod of the cluster"
         if policy
         else "requests may reach no router, or another one, while every pod is ready",
-        fix="the operator sets them again within its resync, or its conditions say why it cannot: then "
-        f"`kubectl delete {_kubectl_name(child)} -n {namespace}`, and it is made anew",
+        fix=_ALONE
+        if alone
+        else "the operator sets them again within its resync, or its conditions say why it cannot: then "
+        f"`kubectl delete {_kubectl_name(child)} -n {namespace}`, and the operator makes it anew",
     )
 
 
