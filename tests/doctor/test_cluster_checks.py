@@ -167,6 +167,57 @@ def test_operators_of_single_namespaces_are_no_rivals() -> None:
     assert of_cluster(operators=(one, other)) == {}
 
 
+def released(name: str, *namespaces: str) -> dict[str, Any]:
+    """An operator that helm installed as a release of this name."""
+    made = operator(name, __version__, 1, *(f"--namespace={namespace}" for namespace in namespaces))
+    made["metadata"] |= {"namespace": f"{name}-system", "annotations": {"meta.helm.sh/release-name": name}}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both", "ways_out"),
+    [
+        ((), ("b",), "both write in namespace b", ["a -n a-system", "--set 'namespaces={prod}'"]),
+        (("x",), (), "both write in namespace x", ["b -n b-system", "--set 'namespaces={b,prod}'"]),
+        (("x", "y"), ("y", "z"), "both write in namespace y", ["b -n b-system", "--set 'namespaces={z}'"]),
+        (("x", "y"), ("y",), "both write in namespace y", ["a -n a-system", "--set 'namespaces={x}'"]),
+        (("x",), ("x",), "both write in namespace x", ["remove one", "a -n a-system", "b -n b-system"]),
+        ((), (), "both write in all", ["remove one", "a -n a-system", "b -n b-system", "{NAMESPACE}"]),
+    ],
+)
+def test_operators_that_share_a_namespace_are_told_with_the_command_that_parts_them(
+    first: tuple[str, ...], second: tuple[str, ...], both: str, ways_out: list[str]
+) -> None:
+    operators = (released("a", *first), released("b", *second))
+    told = of_cluster(operators=operators, needs={"Deployment": ("prod/qwen", "b/tiny")})["several-operators"]
+    assert told.severity is ERROR
+    assert told.what.endswith(both)
+    for name, namespaces in (("a", first), ("b", second)):
+        assert f"Deployment {name}-system/{name} serves {', '.join(namespaces) or 'all namespaces'}" in told.what
+    for words in ways_out:
+        assert words.replace(" -n", " charts/kvserving-operator -n") in told.fix, told.fix
+    if first != second:
+        assert told.fix.count("helm upgrade") == 1
+
+
+def test_the_one_of_all_namespaces_is_given_those_of_objects_that_the_other_does_not_serve() -> None:
+    operators, objects = (released("a"), released("b", "team-b")), ("team-a/x", "team-b/y", "team-c/z")
+    told = of_cluster(operators=operators, needs={"Deployment": objects})["several-operators"].fix
+    assert "--set 'namespaces={team-a,team-c}'" in told
+    assert "team-a, team-c have objects now" in told
+    bundled = of_cluster(operators=(operator("a"), released("b", "team-b")), needs={"Deployment": objects})
+    assert (
+        "`kubectl edit deployment/a -n kvserving-system`, with --namespace=team-a and --namespace=team-c in its args"
+        in bundled["several-operators"].fix
+    )
+
+
+def test_an_operator_without_replicas_is_no_rival() -> None:
+    stopped = released("a")
+    stopped["spec"]["replicas"] = 0
+    assert "several-operators" not in of_cluster(operators=(stopped, released("b", "team-b")))
+
+
 def test_kinds_that_no_object_asks_for_are_no_error() -> None:
     assert "kind-missing" not in of_cluster(kinds=WITHOUT_GROUPS, needs={"Deployment": ("prod/qwen",)})
     assert "kind-missing" not in of_cluster(needs=needs((spanning(),)))

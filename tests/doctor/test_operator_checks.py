@@ -96,6 +96,12 @@ def test_an_operator_of_other_namespaces_is_none_and_one_without_pods_is_down() 
     assert "kubectl scale deployment/op -n kvserving-system --replicas=2" in told.fix
 
 
+def test_two_operators_of_an_objects_namespace_are_told_of_the_object_and_those_of_others_are_not() -> None:
+    told = found(having(FACTS, serving(), serving("--namespace=prod", name="second")))["several-operators"]
+    assert "serves all namespaces and Deployment kvserving-system/second serves prod" in told.what
+    assert "several-operators" not in found(having(FACTS, serving(), serving("--namespace=team-b", name="second")))
+
+
 def test_whoever_holds_a_lease_runs_and_what_may_not_be_read_is_not_judged() -> None:
     assert found(having(FACTS, held=frozenset({("default", "kvserving-operator")}))) == {}
     assert found(spoiled(FACTS, operators=None)) == {}

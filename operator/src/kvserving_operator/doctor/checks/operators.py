@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 from ... import __version__
 from ...control.permissions import NAME
 from ...engines.catalog import tag_version
+from ...listing import some
 from ..facts import Body, ClusterFacts, Live, ObjectFacts
 from ..findings import Finding, error, warning
 
@@ -18,6 +20,9 @@ _INSTALL = "`helm install` of charts/kvserving-operator, or `kubectl apply --ser
 
 def of_object(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     """Whether an operator runs that looks after the object."""
+    for both, finding in _rivals(live.operators.deployments if live.operators is not None else (), facts.name, ()):
+        if not both or facts.namespace in both:
+            yield finding
     if runs(live, facts.namespace) is not False:
         return
     assert live.operators is not None
@@ -99,15 +104,69 @@ def of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
                 why="plans and explanations of this command may differ from what the operator does",
                 fix=f"use version {version} of the command, or upgrade the operator",
             )
-    everywhere = [deployment(body) for body in facts.operators if not _arguments(body, "--namespace")]
-    if len(everywhere) > 1:
-        yield error(
-            "several-operators",
-            facts.server,
-            f"{len(everywhere)} operators serve all namespaces: {', '.join(everywhere)}",
-            why="they undo each other's changes; a Lease keeps replicas of one release apart, not releases",
-            fix="keep one, or give each its namespaces (--namespace)",
+    namespaces = {name.partition("/")[0] for names in facts.needs.values() for name in names}
+    for _, finding in _rivals(facts.operators, facts.server, namespaces):
+        yield finding
+
+
+def _rivals(deployments: Sequence[Body], where: str, objects: Iterable[str]) -> Iterator[tuple[set[str], Finding]]:
+    """Pairs of operators that write in the same namespaces, and in which; in all where none is named.
+
+    ``objects`` are namespaces that have objects, as far as that is known.
+    """
+    active = [body for body in deployments if (body.get("spec") or {}).get("replicas") != 0]
+    for one, other in combinations(sorted(active, key=lambda body: len(served(body))), 2):
+        here, there = set(served(one)), set(served(other))
+        both = here & there if here and there else here | there
+        if here and not both:
+            continue
+        told = (f"{deployment(body)} serves {', '.join(served(body)) or 'all namespaces'}" for body in (one, other))
+        yield (
+            both,
+            error(
+                "several-operators",
+                where,
+                f"{' and '.join(told)}: both write in {_some(both)}",
+                why="they undo each other's changes without end, network policies among them; a Lease keeps replicas "
+                "of one release apart, not releases",
+                fix=_parted(one, other, set(objects)),
+            ),
         )
+
+
+def _some(namespaces: set[str]) -> str:
+    return f"namespace {', '.join(sorted(namespaces))}" if len(namespaces) == 1 else some(sorted(namespaces)) or "all"
+
+
+def _parted(one: Body, other: Body, objects: set[str]) -> str:
+    """The way out for two operators of which the first serves all namespaces, where one does."""
+    here, there = set(served(one)), set(served(other))
+    if not here and there:
+        rest = objects - there
+        named = f"; {', '.join(sorted(rest))} have objects now" if len(rest) > 1 else ""
+        return f"give the first the namespaces that the other does not serve: {_serving(one, rest)}{named}"
+    if wide := next((body for body in (other, one) if set(served(body)) - here & there), None):
+        return f"leave {_some(here & there)} to one of them: {_serving(wide, set(served(wide)) - here & there)}"
+    return f"remove one of them, or give each namespaces of its own: {_serving(one, set())}, {_serving(other, set())}"
+
+
+def _serving(body: Body, namespaces: set[str]) -> str:
+    """The command after which an operator serves ``namespaces``, to be filled in where there are none."""
+    names = sorted(namespaces) or ["NAMESPACE"]
+    return change(
+        body,
+        f"--set 'namespaces={{{','.join(names)}}}'",
+        f"with {' and '.join(f'--namespace={name}' for name in names)} in its args",
+    )
+
+
+def change(body: Body, values: str, fields: str) -> str:
+    """The command that changes an operator: ``values`` where helm installed it, else ``fields`` of its Deployment."""
+    metadata = body["metadata"]
+    release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")
+    if release:
+        return f"`helm upgrade {release} charts/kvserving-operator -n {metadata['namespace']} --reuse-values {values}`"
+    return f"`kubectl edit deployment/{metadata['name']} -n {metadata['namespace']}`, {fields}"
 
 
 def deployment(body: Body) -> str:
