@@ -77,7 +77,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         yield info("not-looked-at", unread.what, unread.reason, why="what is wrong there is not told", fix=unread.fix)
     yield from schema.findings(live.schema)
     yield from _status(facts, live)
-    yield from _conditions(live)
+    yield from _conditions(facts, live)
     if facts.plan is not None:
         yield from _children(facts, live)
         yield from _secrets(facts, live)
@@ -117,7 +117,7 @@ def _awaited(facts: ObjectFacts, live: Live) -> str:
     return f"the operator has not taken up generation {live.generation} of the spec yet: wait" if live.behind else ""
 
 
-def _conditions(live: Live) -> Iterator[Finding]:
+def _conditions(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     conditions = live.status.get("conditions") or ()
     # True while a set comes up: another one takes the requests.
     served = any((c.get("type"), c.get("status"), c.get("reason")) == _OTHER_SERVES for c in conditions)
@@ -129,7 +129,7 @@ def _conditions(live: Live) -> Iterator[Finding]:
         severity = Severity.INFO if reason in _PASSING or status == "Unknown" else Severity.ERROR
         known = Reason(reason) if reason in tuple(Reason) else None
         message = str(condition.get("message") or "")
-        fix = _way_out(live, known, message) if known is not None else ""
+        fix = _way_out(facts, live, known, message) if known is not None else ""
         yield Finding(
             severity,
             f"condition-{kind}",
@@ -140,11 +140,11 @@ def _conditions(live: Live) -> Iterator[Finding]:
         )
 
 
-def _way_out(live: Live, reason: Reason, message: str) -> str:
+def _way_out(facts: ObjectFacts, live: Live, reason: Reason, message: str) -> str:
     if reason is Reason.SUSPENDED:
         stopped = (live.body.get("spec") or {}).get("suspend")
         return "set spec.suspend to false" if stopped else "raise the replicas of the role that has none"
-    return (pods.way_out(message) if reason is Reason.POD_FAILING else "") or _FIXES.get(reason, "")
+    return (pods.way_out(facts, message) if reason is Reason.POD_FAILING else "") or _FIXES.get(reason, "")
 
 
 def _children(facts: ObjectFacts, live: Live) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ def of_object(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     if runs(live, facts.namespace) is not False:
         return
     assert live.operators is not None
-    ours = [body for body in live.operators.deployments if _serves(body, facts.namespace)]
+    ours = [body for body in live.operators.deployments if serves(body, facts.namespace)]
     others = [body for body in live.operators.deployments if body not in ours]
     waits = "what runs goes on; changes of the spec, repairs and proofs wait"
     for body in ours:
@@ -65,11 +65,11 @@ def runs(live: Live, namespace: str) -> bool | None:
     if known is None:
         return None
     if any(
-        _serves(body, namespace) and (body.get("status") or {}).get("availableReplicas") for body in known.deployments
+        serves(body, namespace) and (body.get("status") or {}).get("availableReplicas") for body in known.deployments
     ):
         return True
     # Whoever holds a Lease writes, also from outside of the cluster; which namespaces that one serves is not known.
-    of_others = {_lease(body) for body in known.deployments if not _serves(body, namespace)}
+    of_others = {_lease(body) for body in known.deployments if not serves(body, namespace)}
     return any(lease not in of_others for lease in known.held or ())
 
 
@@ -194,7 +194,8 @@ def served(body: Body) -> tuple[str, ...]:
     return tuple(_arguments(body, "--namespace"))
 
 
-def _serves(body: Body, namespace: str) -> bool:
+def serves(body: Body, namespace: str) -> bool:
+    """Whether an operator's Deployment serves a namespace."""
     return not served(body) or namespace in served(body)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...plan.workloads import pod_template
 from ..explain import main_container, transfer_config, workloads
 from ..facts import Body, Live, ObjectFacts, role_of
 from ..findings import Finding, error, info, warning
-from . import restarts
+from . import images, restarts
 
 _SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
 _SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
@@ -27,15 +28,15 @@ _LIMITS = {
     "store": "lower spec.cache.l2.maxUsage, or raise spec.cache.l2.size, which the limit follows",
 }
 """The way out of too little memory of what is no engine."""
-_PULL = (
-    "`kubectl describe pod` has the registry's answer: check the image's name and the pull secret "
-    "(template.spec.imagePullSecrets)"
-)
+_PULL = "`kubectl describe pod` has the registry's answer: "
+_PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+_OF_IMAGE = re.compile(r"(?:pod (\S+): )?(?:\w+ \()?container (\S+): image ")
+"""A container whose image is told, and its pod where it is named."""
 _WAITING = {
     "CrashLoopBackOff": "`kubectl logs --previous` says why it ends; the last lines are vLLM's",
-    "ImagePullBackOff": _PULL,
-    "ErrImagePull": _PULL,
-    "InvalidImageName": "check spec.engine.image",
+    "ImagePullBackOff": _PULL + "check the image's name and the pull secret",
+    "ErrImagePull": _PULL + "check the image's name and the pull secret",
+    "InvalidImageName": "check the image's name",
     "CreateContainerConfigError": "a Secret or ConfigMap, or a key of it, is missing: `kubectl describe pod` names it",
     "CreateContainerError": "`kubectl describe pod` has the runtime's error",
     "RunContainerError": "`kubectl describe pod` has the runtime's error",
@@ -89,7 +90,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             f"pod {state.name}",
             f"{state.failing} {state.failing_message}".strip(),
             why="it does not serve",
-            fix=_way_out(state, pod),
+            fix=_way_out(facts, state, pod),
         )
     for container in containers(pod.get("status") or {}):
         last = ended(container)
@@ -106,20 +107,36 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             )
 
 
-def _way_out(state: PodState, pod: Body) -> str:
+def _way_out(facts: ObjectFacts, state: PodState, pod: Body) -> str:
     if any(reason in state.failing_message for reason in NEVER_RAN):
         return _NEVER_RAN
     if any(last_words(ended(container)) for container in containers(pod.get("status") or {})):
         return f"as the sentence says; `kubectl logs {state.name} --previous` has all of it"
-    found = _WAITING.get(state.failing, "`kubectl describe pod` says why")
+    found = _image(facts, state.failing, state.failing_message, role_of(pod))
+    found = found or _WAITING.get(state.failing, "`kubectl describe pod` says why")
     named = found.replace("`kubectl describe pod`", f"`kubectl describe pod {state.name}`")
     return named.replace("`kubectl logs --previous`", f"`kubectl logs {state.name} --previous`")
 
 
-def way_out(message: str) -> str:
+def _image(facts: ObjectFacts, reason: str, message: str, role: str = "") -> str:
+    """The way out of an image that ``message`` tells of; empty where it tells of none."""
+    told = _OF_IMAGE.search(message)
+    if told is None or reason not in _PULLS:
+        return ""
+    role = role or images.role_of_pod(facts, told[1] or "")
+    if not role:
+        return ""
+    if reason == "InvalidImageName":
+        return f"check {images.source(facts, role, told[2])}"
+    return _PULL + images.pull(facts, role, told[2])
+
+
+def way_out(facts: ObjectFacts, message: str) -> str:
     """The way out of what a condition's ``message`` says of a failing pod; empty where it names no known reason."""
     if any(reason in message for reason in NEVER_RAN):
         return _NEVER_RAN
+    if found := next(filter(None, (_image(facts, reason, message) for reason in _PULLS if reason in message)), ""):
+        return found
     return next((fix for reason, fix in _WAITING.items() if reason in message), "")
 
 
