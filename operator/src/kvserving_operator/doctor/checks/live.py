@@ -12,7 +12,7 @@ from ...plan.secret_refs import PULL_KEY, PULL_TYPE, SecretNeed, needed
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
 from ..findings import Finding, Severity, error, info, warning
-from . import operators, pods, schema
+from . import events, operators, pods, schema
 
 _PASSING = frozenset(
     {
@@ -58,17 +58,6 @@ _FIXES = {
     Reason.APPLY_FAILED: "the message names the field or the policy that refuses it",
     Reason.INVALID_SPEC: "change the fields as the message says",
 }
-_EVENTS = {
-    "FailedMount": "the volume does not exist, or its driver does not run on the node",
-    "FailedAttachVolume": "the volume is attached elsewhere: engines on several nodes need ReadWriteMany",
-    "FailedCreate": "a quota, a policy or an admission webhook refuses the pod: the message says which",
-    "FailedCreatePodSandBox": "the node's network or runtime is at fault",
-    "Evicted": "give the pod a memory limit that holds its tiers, or the node more room",
-    "Preempted": "give the engines a priority class",
-    "FailedPostStartHook": "the image lacks what the hook runs",
-    "FailedPreStopHook": "the drain did not run: the connector is missing in the image, or the engine was gone",
-    "ProvisioningFailed": "the storage class cannot make such a volume: engines need ReadWriteMany",
-}
 
 
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
@@ -82,7 +71,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         yield from _children(facts, live)
         yield from _secrets(facts, live)
     yield from _claims(facts, live)
-    yield from _events(live)
+    yield from events.findings(live)
 
 
 def _status(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
@@ -244,21 +233,3 @@ def _claims(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
                 why="all of them must run on one node; others wait in ContainerCreating",
                 fix="use a claim with ReadWriteMany, or ReadOnlyMany for weights",
             )
-
-
-def _events(live: Live) -> Iterator[Finding]:
-    seen: set[tuple[str, str]] = set()
-    for event in live.events:
-        reason, about = str(event.get("reason")), event.get("involvedObject") or {}
-        where = f"{about.get('kind', '')} {about.get('name', '')}".strip()
-        if event.get("type") != "Warning" or reason not in _EVENTS or (reason, where) in seen:
-            continue
-        seen.add((reason, where))
-        times = int(event.get("count") or 1)
-        yield warning(
-            f"event-{reason}",
-            where,
-            f"{event.get('message', '')}{f' ({times} times)' if times > 1 else ''}",
-            why="the pod does not start, or has ended",
-            fix=_EVENTS[reason],
-        )
