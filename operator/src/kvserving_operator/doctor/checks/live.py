@@ -12,7 +12,7 @@ from ...plan.secret_refs import PULL_KEY, PULL_TYPE, SecretNeed, needed
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
 from ..findings import Finding, Severity, error, info, warning
-from . import events, operators, pods, schema
+from . import events, operators, pods, room, schema
 
 _PASSING = frozenset(
     {
@@ -34,7 +34,6 @@ _OF_A_SET = ("PrefillReady", "DecodeReady", "RouterReady", "TransferVerified")
 _OTHER_SERVES = ("Available", "True", Reason.ROLLING_OUT)
 _SERVED = "the former revision serves meanwhile; what was changed waits"
 _FIXES = {
-    Reason.INSUFFICIENT_CAPACITY: "add nodes of the kind, lower replicas or parallelism, or spec.rollout.maxSurge",
     Reason.CLAIM_MISSING: "create the claim that the message names in the object's namespace",
     Reason.CLAIM_UNBOUND: "`kubectl describe pvc` of the claim says why; name a storage class that makes such volumes",
     Reason.QUOTA_EXCEEDED: "raise the quota of the namespace or lower the spec",
@@ -118,7 +117,7 @@ def _conditions(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         severity = Severity.INFO if reason in _PASSING or status == "Unknown" else Severity.ERROR
         known = Reason(reason) if reason in tuple(Reason) else None
         message = str(condition.get("message") or "")
-        fix = _way_out(facts, live, known, message) if known is not None else ""
+        fix = _way_out(facts, live, kind, known, message) if known is not None else ""
         yield Finding(
             severity,
             f"condition-{kind}",
@@ -129,10 +128,12 @@ def _conditions(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         )
 
 
-def _way_out(facts: ObjectFacts, live: Live, reason: Reason, message: str) -> str:
+def _way_out(facts: ObjectFacts, live: Live, kind: str, reason: Reason, message: str) -> str:
     if reason is Reason.SUSPENDED:
         stopped = (live.body.get("spec") or {}).get("suspend")
         return "set spec.suspend to false" if stopped else "raise the replicas of the role that has none"
+    if reason is Reason.INSUFFICIENT_CAPACITY:
+        return room.of_condition(facts, kind, message)
     return (pods.way_out(facts, message) if reason is Reason.POD_FAILING else "") or _FIXES.get(reason, "")
 
 

@@ -17,7 +17,7 @@ from ...plan.workloads import pod_template
 from ..explain import main_container, transfer_config, workloads
 from ..facts import Body, Live, ObjectFacts, role_of
 from ..findings import Finding, error, info, warning
-from . import images, restarts
+from . import images, restarts, room
 
 _SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
 _SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
@@ -82,7 +82,7 @@ def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
             f"pod {state.name}",
             state.unschedulable,
             why="it gets no node",
-            fix="add nodes of the kind, lower resources or parallelism, or change the template's node selector",
+            fix=room.way_out(facts, role_of(pod), state.unschedulable),
         )
     if state.failing:
         yield error(
