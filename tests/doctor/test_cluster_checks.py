@@ -162,6 +162,86 @@ def test_the_version_of_an_operator_is_that_of_its_image_where_the_tag_tells_it(
     assert "0.0.9" in of_cluster(operators=(body,))["operator-version"].what
 
 
+def pod_of(name: str, tag: str, *, waiting: str = "", words: str = "") -> dict[str, Any]:
+    """A pod of the operator that is ready, or does not start."""
+    image = f"kvserving/operator:{tag}"
+    container = {"name": "operator", "image": image, "state": {"waiting": {"reason": waiting}} if waiting else {}}
+    conditions = [{"type": "Ready", "status": "False" if waiting or words else "True"}]
+    if words:
+        conditions.append({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": words})
+    return {
+        "metadata": {"name": name, "namespace": "kvserving-system", "uid": name, "labels": {"of": "op"}},
+        "spec": {"containers": [{"image": image}]},
+        "status": {"conditions": conditions, "containerStatuses": [container]},
+    }
+
+
+def upgraded(available: int = 2, *, release: str = "") -> dict[str, Any]:
+    made = operator(available=available)
+    made["spec"]["selector"] = {"matchLabels": {"of": "op"}}
+    made["spec"]["template"]["spec"]["containers"][0]["image"] = "kvserving/operator:9.9.9"
+    made["metadata"]["annotations"] = {"meta.helm.sh/release-name": release} if release else {}
+    return made
+
+
+OLD = (pod_of("old-1", __version__), pod_of("old-2", __version__))
+
+
+def test_an_upgrade_whose_pods_do_not_start_is_told_and_what_runs_is_compared() -> None:
+    pods = (*OLD, pod_of("new-1", "9.9.9", waiting="ErrImagePull"))
+    told = of_cluster(operators=(upgraded(release="kv"),), pods=pods)
+    assert set(told) == {"operator-upgrade-stuck"}
+    said = told["operator-upgrade-stuck"]
+    assert said.severity is WARNING
+    assert "pod new-1: ErrImagePull container operator: image kvserving/operator:9.9.9" in said.what
+    assert "old-1, old-2 of before still run" in said.what
+    assert "`helm upgrade kv charts/kvserving-operator -n kvserving-system --reuse-values --set image." in said.fix
+    assert "`helm rollback kv -n kvserving-system`" in said.fix
+    applied = of_cluster(operators=(upgraded(),), pods=pods)["operator-upgrade-stuck"].fix
+    assert "`kubectl rollout undo deployment/op -n kvserving-system`" in applied
+
+
+@pytest.mark.parametrize(
+    ("pod", "what", "way_out"),
+    [
+        (
+            pod_of("new", "9.9.9", waiting="CrashLoopBackOff"),
+            "CrashLoopBackOff",
+            "kubectl logs new -n kvserving-system",
+        ),
+        (pod_of("new", "9.9.9", words="0/1 nodes: Insufficient cpu"), "Insufficient cpu", "room for one more pod"),
+    ],
+)
+def test_the_way_out_of_a_new_pod_of_the_operator_is_that_of_its_fault(
+    pod: dict[str, Any], what: str, way_out: str
+) -> None:
+    told = of_cluster(operators=(upgraded(),), pods=(*OLD, pod))["operator-upgrade-stuck"]
+    assert what in told.what
+    assert way_out in told.fix
+    down = of_cluster(operators=(upgraded(available=0),), pods=(pod,))
+    assert what in down["operator-down"].what
+    assert way_out in down["operator-down"].fix
+    assert "operator-upgrade-stuck" not in down
+
+
+def test_pods_of_another_operator_or_of_a_rollout_that_goes_on_are_no_fault() -> None:
+    other = pod_of("new", "9.9.9", waiting="ErrImagePull")
+    other["metadata"]["namespace"] = "elsewhere"
+    starting = pod_of("new", "9.9.9", waiting="ContainerCreating")
+    assert of_cluster(operators=(upgraded(),), pods=(*OLD, other, starting)) == {}
+    both = of_cluster(operators=(upgraded(),), pods=(OLD[0], pod_of("new", "9.9.9")))
+    assert "it is of version 9.9.9" in both["operator-version"].what
+
+
+def test_without_its_pods_a_rollout_that_does_not_end_is_told_by_the_deployments_condition() -> None:
+    late = upgraded()
+    late["status"]["conditions"] = [
+        {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded", "message": "timed out"}
+    ]
+    assert "ProgressDeadlineExceeded: timed out" in of_cluster(operators=(late,))["operator-upgrade-stuck"].what
+    assert "operator-upgrade-stuck" not in of_cluster(operators=(late,), pods=OLD)
+
+
 def test_operators_of_single_namespaces_are_no_rivals() -> None:
     one, other = operator("a", __version__, 1, "--namespace=x"), operator("b", __version__, 1, "--namespace=y")
     assert of_cluster(operators=(one, other)) == {}

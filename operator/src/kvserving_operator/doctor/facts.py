@@ -212,7 +212,7 @@ class ClusterFacts:
     ``kinds`` are (apiVersion, kind) that it has of those that an operator uses. ``operators`` are the operator's
     Deployments, ``schema`` is the published schema of the kind, ``needs`` are the objects of it that ask for each kind
     of child. ``daemons`` are all DaemonSets, ``dns`` the endpoints of the cluster's DNS. ``clocks`` are how far the
-    clocks of nodes are ahead of the apiserver's, in seconds.
+    clocks of nodes are ahead of the apiserver's, in seconds. ``pods`` are those of the operators.
     """
 
     server: str
@@ -228,6 +228,7 @@ class ClusterFacts:
     daemons: tuple[Body, ...] | None = None
     dns: tuple[Body, ...] | None = None
     clocks: Mapping[str, float] = field(default_factory=dict)
+    pods: tuple[Body, ...] | None = None
 
 
 def role_of(body: Body) -> str:

@@ -55,13 +55,14 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
         kinds = frozenset()
     except ApiFailure as failure:
         missed.append(unread("the installed kinds", failure, "grant get on /api and /apis"))
-    operators, nodes, classes, objects, daemons, dns = await asyncio.gather(
+    operators, nodes, classes, objects, daemons, dns, pods = await asyncio.gather(
         _listed(connection, DEPLOYMENTS, missed, selector=SELECTOR),
         _listed(connection, NODES, missed),
         _listed(connection, CLASSES, missed),
         _listed(connection, SERVING, [] if kinds == frozenset() else missed),
         _listed(connection, _DAEMONS, missed),
         _listed(connection, _SLICES, missed, namespace="kube-system", selector=_DNS),
+        _listed(connection, PODS, missed, selector=SELECTOR),
     )
     return ClusterFacts(
         server=connection.server,
@@ -76,6 +77,7 @@ async def of_cluster(connection: Connection) -> ClusterFacts:
         needs=needs(objects or ()),
         daemons=daemons,
         dns=dns,
+        pods=pods,
         clocks={n["metadata"]["name"]: ahead for n in nodes or () if (ahead := clock(n)) is not None},
     )
 

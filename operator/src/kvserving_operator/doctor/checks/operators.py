@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 from ... import __version__
 from ...control.permissions import NAME
+from ...control.pods import PodState, pod_state
 from ...engines.catalog import tag_version
 from ...listing import some
 from ..facts import Body, ClusterFacts, Live, ObjectFacts
@@ -15,6 +16,7 @@ from ..findings import Finding, error, warning
 
 SELECTOR = f"app.kubernetes.io/name={NAME}"
 """Of the operators' Deployments and their pods."""
+IMAGE_FAULTS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 _INSTALL = "`helm install` of charts/kvserving-operator, or `kubectl apply --server-side -f deploy/install.yaml`"
 
 
@@ -86,17 +88,38 @@ def of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
             fix=_INSTALL,
         )
     for body in facts.operators:
-        where, status = deployment(body), body.get("status") or {}
-        if not status.get("availableReplicas"):
-            yield error(
-                "operator-down",
-                where,
-                "none of its pods is available",
-                why="what runs goes on; changes, repairs and proofs wait",
-                fix="`kubectl logs` of its pods: the last lines name a missing permission, CRD or Lease",
-            )
-        version = _runs(body)
-        if version and version != __version__:
+        yield from _deployed(body, [pod for pod in facts.pods or () if _of(pod, body)], known=facts.pods is not None)
+    namespaces = {name.partition("/")[0] for names in facts.needs.values() for name in names}
+    for _, finding in _rivals(facts.operators, facts.server, namespaces):
+        yield finding
+
+
+def _deployed(body: Body, pods: Sequence[Body], *, known: bool) -> Iterator[Finding]:
+    """Findings about one operator: whether it runs, whether its new pods start, and of which version it is."""
+    where, status = deployment(body), body.get("status") or {}
+    stuck = _stuck(body, pods, known=known)
+    if not status.get("availableReplicas"):
+        yield error(
+            "operator-down",
+            where,
+            f"none of its pods is available{stuck and ': '}{stuck}",
+            why="what runs goes on; changes, repairs and proofs wait",
+            fix=_restart(body, pods)
+            if stuck
+            else "`kubectl logs` of its pods: the last lines name a missing permission, CRD or Lease",
+        )
+    elif stuck:
+        former = [state.name for state in map(pod_state, pods) if state.ready]
+        yield warning(
+            "operator-upgrade-stuck",
+            where,
+            f"its new pods do not start: {stuck}" + (f"; {some(former)} of before still run" if former else ""),
+            why="the operator of before works on; what the upgrade was to bring does not come, and where the last of "
+            "its pods moves, none is left",
+            fix=_restart(body, pods),
+        )
+    for version in _running(body, pods):
+        if version != __version__:
             yield warning(
                 "operator-version",
                 where,
@@ -104,9 +127,59 @@ def of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
                 why="plans and explanations of this command may differ from what the operator does",
                 fix=f"use version {version} of the command, or upgrade the operator",
             )
-    namespaces = {name.partition("/")[0] for names in facts.needs.values() for name in names}
-    for _, finding in _rivals(facts.operators, facts.server, namespaces):
-        yield finding
+
+
+def _of(pod: Body, body: Body) -> bool:
+    wanted = ((body.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+    marks = pod["metadata"].get("labels") or {}
+    return pod["metadata"].get("namespace") == body["metadata"]["namespace"] and wanted.items() <= marks.items()
+
+
+def _failing(pods: Sequence[Body]) -> PodState | None:
+    """The first pod that does not start, or finds no node."""
+    states = (pod_state(pod) for pod in pods)
+    return next((s for s in states if not s.ready and not s.deleting and (s.failing or s.unschedulable)), None)
+
+
+def _stuck(body: Body, pods: Sequence[Body], *, known: bool) -> str:
+    """Which pod does not start and why; that a rollout does not end, where pods may not be read; else empty."""
+    if (state := _failing(pods)) is not None:
+        return f"pod {state.name}: {f'{state.failing} {state.failing_message}'.strip() or state.unschedulable}"
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    late = next((c for c in conditions if c.get("type") == "Progressing" and c.get("status") == "False"), None)
+    return "" if known or late is None else f"{late.get('reason')}: {late.get('message')}"
+
+
+def _restart(body: Body, pods: Sequence[Body]) -> str:
+    """The way out of pods of an operator that do not start."""
+    namespace, state = body["metadata"]["namespace"], _failing(pods)
+    back = _back(body)
+    if state is None:
+        return f"`kubectl describe pods -n {namespace} -l {SELECTOR}` says why; {back}"
+    if state.failing in IMAGE_FAULTS:
+        right = change(body, "--set image.repository=REPOSITORY,image.tag=TAG", "with another image")
+        return f"name an image that there is, and imagePullSecrets where its registry wants some: {right}; {back}"
+    if state.unschedulable and not state.failing:
+        return f"give the cluster room for one more pod of the operator; {back}"
+    return f"`kubectl logs {state.name} -n {namespace} --previous` says why; {back}"
+
+
+def _back(body: Body) -> str:
+    metadata = body["metadata"]
+    release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")
+    if release:
+        return f"`helm rollback {release} -n {metadata['namespace']}` takes the upgrade back"
+    return f"`kubectl rollout undo deployment/{metadata['name']} -n {metadata['namespace']}` takes it back"
+
+
+def _running(body: Body, pods: Sequence[Body]) -> list[str]:
+    """The versions of its pods that are ready; that of its template where none is, or they may not be read."""
+    ready = [pod for pod in pods if pod_state(pod).ready]
+    return sorted({version for pod in ready if (version := _of_pod(pod)) is not None} or filter(None, [_runs(body)]))
+
+
+def _of_pod(pod: Body) -> str | None:
+    return _version(pod.get("spec") or {}, pod["metadata"])
 
 
 def _rivals(deployments: Sequence[Body], where: str, objects: Iterable[str]) -> Iterator[tuple[set[str], Finding]]:
@@ -175,10 +248,14 @@ def deployment(body: Body) -> str:
 
 
 def _runs(body: Body) -> str | None:
-    """The version that a Deployment runs: its image's, as whoever sets another image leaves the label; else that."""
-    pod: dict[str, Any] = ((body.get("spec") or {}).get("template") or {}).get("spec") or {}
+    """The version that a Deployment is to run."""
+    return _version(((body.get("spec") or {}).get("template") or {}).get("spec") or {}, body["metadata"])
+
+
+def _version(pod: Mapping[str, Any], metadata: Mapping[str, Any]) -> str | None:
+    """The version of a pod: its image's, as whoever sets another image leaves the label; else that."""
     tags = (tag_version(str(container.get("image") or "")) for container in pod.get("containers") or ())
-    label: str | None = (body["metadata"].get("labels") or {}).get("app.kubernetes.io/version")
+    label: str | None = (metadata.get("labels") or {}).get("app.kubernetes.io/version")
     return next(filter(None, tags), label)
 
 

@@ -18,6 +18,7 @@ from ..explain import main_container, transfer_config, workloads
 from ..facts import Body, Live, ObjectFacts, role_of
 from ..findings import Finding, error, info, warning
 from . import images, restarts, room
+from .operators import IMAGE_FAULTS
 
 _SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
 _SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
@@ -29,7 +30,6 @@ _LIMITS = {
 }
 """The way out of too little memory of what is no engine."""
 _PULL = "`kubectl describe pod` has the registry's answer: "
-_PULLS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 _OF_IMAGE = re.compile(r"(?:pod (\S+): )?(?:\w+ \()?container (\S+): image ")
 """A container whose image is told, and its pod where it is named."""
 _WAITING = {
@@ -121,7 +121,7 @@ def _way_out(facts: ObjectFacts, state: PodState, pod: Body) -> str:
 def _image(facts: ObjectFacts, reason: str, message: str, role: str = "") -> str:
     """The way out of an image that ``message`` tells of; empty where it tells of none."""
     told = _OF_IMAGE.search(message)
-    if told is None or reason not in _PULLS:
+    if told is None or reason not in IMAGE_FAULTS:
         return ""
     role = role or images.role_of_pod(facts, told[1] or "")
     if not role:
@@ -135,7 +135,9 @@ def way_out(facts: ObjectFacts, message: str) -> str:
     """The way out of what a condition's ``message`` says of a failing pod; empty where it names no known reason."""
     if any(reason in message for reason in NEVER_RAN):
         return _NEVER_RAN
-    if found := next(filter(None, (_image(facts, reason, message) for reason in _PULLS if reason in message)), ""):
+    if found := next(
+        filter(None, (_image(facts, reason, message) for reason in IMAGE_FAULTS if reason in message)), ""
+    ):
         return found
     return next((fix for reason, fix in _WAITING.items() if reason in message), "")
 
