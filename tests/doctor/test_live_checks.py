@@ -240,8 +240,8 @@ CASES: dict[str, tuple[Callable[[], ObjectFacts], Severity, str, str]] = {
         ERROR, "pod qwen-prefill", "2 transfers",
     ),
     "leases-expired": (
-        lambda: with_series(FACTS, "prefill", "vllm:nixl_num_kv_expired_reqs_total 9"),
-        WARNING, "pod qwen-prefill", "KV of 9 requests",
+        lambda: with_series(FACTS, "prefill", "vllm:nixl_num_kv_expired_reqs_total 90"),
+        WARNING, "pod qwen-prefill", "since the engine started, KV of 90 requests of 900 was",
     ),
     "transfers-failed": (
         lambda: with_series(FACTS, "decode", "vllm:nixl_num_failed_transfers_total 5"),

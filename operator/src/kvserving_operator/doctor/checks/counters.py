@@ -11,7 +11,10 @@ from ..findings import Finding, error, info, warning
 
 _SETUP = "vllm:cache_config_info"
 _SAME = ("block_size", "cache_dtype", "prefix_caching_hash_algo")
+_ENDED = "vllm:request_success_total"
 _MANY_PREEMPTIONS = 0.1
+_FEW_EXPIRED = 0.02
+"""Share of an engine's requests whose clients may leave between prefill and decode in a service that is well."""
 _HARMLESS = frozenset({"absent", "remembered", "present", "busy", "timeout", "paused"})
 """Reasons of the store's misses and skips that are no fault of anyone, or are told by the timeouts."""
 
@@ -58,7 +61,7 @@ def _engine(where: str, series: Series) -> Iterator[Finding]:
             why="each turn of a conversation computes its whole prompt again",
             fix="remove --no-enable-prefix-caching; models with recurrent layers need --enable-prefix-caching",
         )
-    preempted, requests = series.total("vllm:num_preemptions_total"), series.total("vllm:request_success_total")
+    preempted, requests = series.total("vllm:num_preemptions_total"), series.total(_ENDED)
     if preempted > 0 and preempted > _MANY_PREEMPTIONS * requests:
         yield warning(
             "preemptions",
@@ -96,14 +99,7 @@ def _transfers(where: str, role: str, series: Series) -> Iterator[Finding]:
             "it, and such answers can be wrong",
             fix="make spec.transfer.lease longer than the longest pause of a decode engine and the longest transfer",
         )
-    if expired := series.total("vllm:nixl_num_kv_expired_reqs_total"):
-        yield warning(
-            "leases-expired",
-            where,
-            f"KV of {expired:.0f} requests was never fetched and given up",
-            why="prefill worked for nothing, and its blocks were held for a whole lease each",
-            fix="look why decode did not ask: refused requests, clients that left, a full or restarted decode engine",
-        )
+    yield from _expired(where, series)
     failed = series.total("vllm:nixl_num_failed_transfers_total")
     failed += series.total("vllm:nixl_num_failed_notifications_total")
     if lost := max(failed, series.total("kvserving:transfer_failures_total")):
@@ -127,6 +123,25 @@ def _transfers(where: str, role: str, series: Series) -> Iterator[Finding]:
             "mixes revisions",
             fix="foreign_revision: wait for the rollout; expired: a longer lease; others: see who sends them",
         )
+
+
+def _expired(where: str, series: Series) -> Iterator[Finding]:
+    """Requests whose KV was never fetched, where they are more than a small share of those that have ended."""
+    expired = series.total("vllm:nixl_num_kv_expired_reqs_total")
+    known, ended = series.has(_ENDED), series.total(_ENDED)
+    if not expired or (known and expired <= _FEW_EXPIRED * ended):
+        return
+    count = f"{expired:.0f} request{'s' if expired != 1 else ''}"
+    yield warning(
+        "leases-expired",
+        where,
+        f"since the engine started, KV of {count}{f' of {ended:.0f}' if known else ''} was never fetched and given up",
+        why="prefill worked for nothing, and its blocks were held for a whole lease each; the counter never falls, so "
+        "that it may be of a fault that is over",
+        fix="look again after some requests whether it grows. Where it does, look why decode did not ask: clients that "
+        "left, requests that the router or decode refused, a decode engine that was full or started again (restarted, "
+        "preemptions and handoffs-refused here; vllm:num_requests_waiting of decode)",
+    )
 
 
 def _recompute(decodes: Mapping[str, Series]) -> Iterator[Finding]:
