@@ -193,7 +193,7 @@ def test_an_upgrade_whose_pods_do_not_start_is_told_and_what_runs_is_compared() 
     assert set(told) == {"operator-upgrade-stuck"}
     said = told["operator-upgrade-stuck"]
     assert said.severity is WARNING
-    assert "pod new-1: ErrImagePull container operator: image kvserving/operator:9.9.9" in said.what
+    assert "pod new-1: ImagePullBackOff container operator: image kvserving/operator:9.9.9" in said.what
     assert "old-1, old-2 of before still run" in said.what
     assert "`helm upgrade kv charts/kvserving-operator -n kvserving-system --reuse-values --set image." in said.fix
     assert "`helm rollback kv -n kvserving-system`" in said.fix
