@@ -203,11 +203,11 @@ def test_the_ports_of_attempts_and_credentials_are_no_part_of_the_answer() -> No
 @pytest.mark.parametrize(
     ("role", "name", "field"),
     [
-        ("decode", "engine", "spec.engine.image (or spec.engine.version)"),
-        ("prefill", "prefetch", "spec.engine.image (or spec.engine.version)"),
-        ("decode", "connector", "the chart's connector.image.repository and connector.image.tag"),
+        ("decode", "engine", "spec.engine.image, which is vLLM's own of spec.engine.version where it is not set"),
+        ("prefill", "prefetch", "spec.engine.image, which is vLLM's own of spec.engine.version where it is not set"),
+        ("decode", "connector", "connector.image of the operator's chart, which is no field of the object"),
         ("decode", "sidecar", "spec.decode.template"),
-        ("router", "router", "spec.router.image"),
+        ("router", "router", "spec.router.image, which is that of spec.router.type where it is not set"),
     ],
 )
 def test_an_image_that_cannot_be_pulled_is_told_with_what_names_it(role: str, name: str, field: str) -> None:
@@ -215,7 +215,7 @@ def test_an_image_that_cannot_be_pulled_is_told_with_what_names_it(role: str, na
     assert plan is not None
     [child] = [c for c in children(stored()).values() if c.kind == "Deployment" and c.role == role]
     said = why(child, [unpulled("ErrImagePull", "no", name, role)])[1]
-    assert f"the image is named by {field}: name one that the registry has" in said
+    assert f"the image is named by {field}; name one that the registry has" in said
     assert (f"spec.{role}.template.spec.imagePullSecrets" in said) is (role != "router")
 
 

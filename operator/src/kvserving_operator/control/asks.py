@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from ..plan.roles import PREFETCH
+from ..plan.image_sources import image_source
 
 _INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*[\w])")
-_ENGINE_IMAGE = "spec.engine.image (or spec.engine.version)"
-_OF_ENGINES: Mapping[str, str] = {
-    "engine": _ENGINE_IMAGE,
-    PREFETCH: _ENGINE_IMAGE,
-    "connector": "the chart's connector.image.repository and connector.image.tag",
-}
-_OF_OTHERS: Mapping[tuple[str, str], str] = {
-    ("router", "router"): "spec.router.image",
-    ("store", "store"): "no field (a store of your own, spec.cache.l2.type: external, needs none)",
-}
 
 
 def image(role: str, container: str) -> str:
     """What names the image of a container of ``role``, and what to do where it cannot be pulled."""
+    named = image_source(role, container) or f"spec.{role}.template"
     engines = role in ("prefill", "decode")
-    named = _OF_ENGINES.get(container) if engines else _OF_OTHERS.get((role, container))
-    named = named or f"spec.{role}.template"
     secret = f", or name a Secret to pull it with in spec.{role}.template.spec.imagePullSecrets" if engines else ""
-    return f"the image is named by {named}: name one that the registry has{secret}"
+    return f"the image is named by {named}; name one that the registry has{secret}"
 
 
 def room(role: str, said: str, *, surge: bool) -> str:

@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...plan import labels, template
-from ...plan.roles import PREFETCH
-from ...plan.storage import VALKEY_IMAGE
+from ...plan.image_sources import CONNECTOR, image_source
 from ..explain import role_of
 from ..facts import ObjectFacts
 from ..findings import shown
 from . import operators
 
 _ENGINES = ("prefill", "decode")
-_CONNECTOR = "connector"
 
 
 def pull(facts: ObjectFacts, role: str, container: str) -> str:
@@ -30,16 +28,8 @@ def pull(facts: ObjectFacts, role: str, container: str) -> str:
 def source(facts: ObjectFacts, role: str, container: str) -> str:
     """Where the image of a container is written, and how it is changed there."""
     of_engine = role.removesuffix(labels.worker(""))
-    if of_engine == "router" and container == "router":
-        return "spec.router.image, which is that of spec.router.type where it is not set"
-    if of_engine == "store" and container == "store":
-        return (
-            f"{VALKEY_IMAGE}, which no field sets: let nodes mirror it, or name a store of yours in spec.cache.l2.url"
-        )
-    if of_engine in _ENGINES and container in ("engine", PREFETCH):
-        return "spec.engine.image, which is vLLM's own of spec.engine.version where it is not set"
-    if of_engine in _ENGINES and container == _CONNECTOR:
-        return f"connector.image of the operator's chart, which is no field of the object: {_connector(facts)}"
+    if planned := image_source(of_engine, container):
+        return f"{planned}: {_connector(facts)}" if container == CONNECTOR else planned
     kind = _in_template(facts, of_engine, container)
     if kind:
         return f"spec.{of_engine}.template.spec.{kind} (image of {shown(container)})"
