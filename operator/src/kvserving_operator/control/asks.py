@@ -6,7 +6,8 @@ import re
 
 from ..plan.image_sources import image_source
 
-_INSUFFICIENT = re.compile(r"Insufficient ([\w./-]*[\w])")
+_INSUFFICIENT = re.compile(r"Insufficient ([A-Za-z][\w./-]*\w)")
+_PLACED = re.compile(r"affinity|selector|untolerated taint|topology spread")
 
 
 def image(role: str, container: str) -> str:
@@ -25,17 +26,27 @@ def room(role: str, said: str, *, surge: bool) -> str:
     if role == "store":
         return "asked for by spec.cache.l2.size"
     fields = [f"spec.{role}.resources"] if role != "router" else []
-    lacking = set(_INSUFFICIENT.findall(said))
+    short = lacking(said)
     if role != "router":
-        if not lacking or any("gpu" in name for name in lacking):
+        if not short or any("gpu" in name for name in short):
             fields.append(f"spec.{role}.parallelism")
-        if "memory" in lacking:
+        if "memory" in short:
             fields.append("spec.cache.l1 (where it is set)")
-        if any(name.startswith("rdma/") for name in lacking):
+        if any(name.startswith("rdma/") for name in short):
             fields.append("spec.transfer.rdma")
-        if any(word in said for word in ("affinity", "selector", "taint", "topology")):
+        if placed(said):
             fields.append(f"spec.{role}.template and spec.scheduling")
     fields.append(f"spec.{role}.replicas")
     if surge:
         fields.append("spec.rollout.maxSurge, for what comes up beside what serves")
     return f"asked for by {', '.join(fields)}"
+
+
+def lacking(said: str) -> list[str]:
+    """What the scheduler's sentence says nodes have too little of, such as memory, each once."""
+    return list(dict.fromkeys(_INSUFFICIENT.findall(said)))
+
+
+def placed(said: str) -> bool:
+    """Whether the scheduler's sentence says that nodes are not those where the pod may be."""
+    return bool(_PLACED.search(said))

@@ -45,7 +45,8 @@ class Losses:
             state = known.get(role)
             if state is None or not settled or (state.revision, state.wanted) != (revision, wanted):
                 known[role] = state = _Role(revision, wanted, dict(serving))
-            state.lost |= {uid: name for uid, name in state.served.items() if uid not in (*there, *replaced)}
+            accounted = {*there, *replaced}
+            state.lost |= {uid: name for uid, name in state.served.items() if uid not in accounted}
             state.served = {uid: name for uid, name in state.served.items() if uid in there} | serving
             if len(serving) >= state.wanted:
                 state.lost = {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
+from ...control import asks
 from ...plan import labels
 from ..facts import ObjectFacts
 from . import images
 
 _ENGINES = ("prefill", "decode")
 _OF_CONDITION = {"PrefillReady": "prefill", "DecodeReady": "decode", "RouterReady": "router", "StorageReady": "store"}
-_LACKS = re.compile(r"Insufficient ([A-Za-z][\w./-]*\w)")
-_PLACED = re.compile(r"affinity|selector|untolerated taint|topology spread")
 _POD = re.compile(r"\bpod (\S+): ")
 
 
@@ -25,14 +24,14 @@ def of_condition(facts: ObjectFacts, kind: str, message: str) -> str:
 def way_out(facts: ObjectFacts, role: str, message: str) -> str:
     """The way out for a pod of a role of which the scheduler says ``message``."""
     of_engine = role.removesuffix(labels.worker(""))
-    lacking = list(dict.fromkeys(found[1] for found in _LACKS.finditer(message)))
+    lacking = asks.lacking(message)
     if of_engine in _ENGINES:
         ways = _of_engine(facts, of_engine, lacking)
         placed = f"change nodeSelector, affinity or tolerations in spec.{of_engine}.template.spec"
     else:
         ways = [_of_service(facts, of_engine, lacking)]
         placed = "its pods have no nodeSelector and no tolerations: they need a node without taints"
-    if _PLACED.search(message):
+    if asks.placed(message):
         ways = [placed] if not lacking else [*ways, placed]
     return f"add nodes of the kind; or {'; or '.join(ways)}"
 
