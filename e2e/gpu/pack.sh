@@ -44,5 +44,8 @@ fi
 pack "$work/common" common.tar.xz
 for version in "$first" $second; do pack "$work/$version" "vllm-$version.tar.xz"; done
 python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" setuptools
+if [ -n "${KVCACHED:-}" ]; then
+    python3 -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest "$folder" "kvcached==$KVCACHED"
+fi
 (cd "$folder" && sha256sum -- *.tar.xz > SHA256SUMS)
 ls -l "$folder"
