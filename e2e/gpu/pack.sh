@@ -3,8 +3,9 @@
 #
 # common.tar.xz has what vLLM, the connector, the operator and the router need beyond what the host's Python has
 # (host-has.txt), vllm-VERSION.tar.xz vLLM itself; of a second version only what differs from the first. Of CUDA code
-# only that for GPU (default 90, an H100 or H200) is kept. With KVCACHED=VERSION its source archive is added. The first
-# version decides what the packages in common are. Wants uv, xz, a network and 4 GiB; run it in the checkout.
+# only that for GPU (default 90, an H100 or H200) is kept. With KVCACHED=PYTHON, an interpreter that has torch and setuptools,
+# kvcached's source archive is added. The first version decides what the packages in common are. Wants uv, xz, a network
+# and 4 GiB; run it in the checkout.
 set -euo pipefail
 folder=${1:?usage: pack.sh FOLDER VERSION [VERSION]} first=${2:?} second=${3:-}
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -45,7 +46,9 @@ pack "$work/common" common.tar.xz
 for version in "$first" $second; do pack "$work/$version" "vllm-$version.tar.xz"; done
 python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" setuptools
 if [ -n "${KVCACHED:-}" ]; then
-    python3 -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest "$folder" "kvcached==$KVCACHED"
+    # pip asks the sources for their metadata, which wants torch and a folder for CUDA, and compiles nothing.
+    CUDA_HOME=$work python3 -m pip --python "$KVCACHED" download --quiet --no-deps --no-build-isolation --no-binary :all: \
+        --require-hashes -r "$here/requirements/kvcached.txt" --dest "$folder"
 fi
 (cd "$folder" && sha256sum -- *.tar.xz > SHA256SUMS)
 ls -l "$folder"
