@@ -22,6 +22,7 @@ OWN = "vllm:prefix_cache_hits"
 LOADED = "kvserving:worker_cache_loaded_tokens"
 FAILED = "kvserving:worker_cache_failed_tokens"
 WRITTEN = "kvserving:store_written_chunks"
+WRITTEN_BYTES = "kvserving:store_written_bytes"
 PENDING = "kvserving:store_pending_chunks"
 _ASKS_TO_SETTLE = 3
 _RESET_SECONDS = 60

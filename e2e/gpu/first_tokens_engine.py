@@ -18,7 +18,7 @@ from typing import Any
 from kvserving_connector.core.cost import EVIDENCE, FIRST_DWELL
 
 from . import models
-from .engine import HITS, OWN, PENDING, WRITTEN, Engine, Settings, link, made
+from .engine import HITS, OWN, PENDING, WRITTEN_BYTES, Engine, Settings, link, made
 from .records import FAILED, LEFT_OUT, MEASURED
 from .rounds import RUNS, Turn, plan, verdicts
 from .sides import SIDES, Side
@@ -188,8 +188,9 @@ class Trial:
     def _from_store(self, name: str, length: int) -> Found:
         prompt = prompt_of(name, length)
         self.engine.settle()
+        before = self.engine.counted(WRITTEN_BYTES)
         cold, first = self._first(prompt)
-        self._stored()
+        self._stored(before, length)
         return {"cold": cold, **self._reread(prompt, first)}
 
     def _reread(self, prompt: Sequence[int], right: int | None = None) -> Found:
@@ -205,16 +206,23 @@ class Trial:
         found = {"l2": l2, "own": own, "loaded": counts["l2"], **_decided(counts)}
         return {**found, "same": same(third if right is None else right, third, second if counts["l2"] else third)}
 
-    def _stored(self) -> None:
-        """Wait until nothing is left to be written to the store. Raises TimeoutError after ``_STORED_SECONDS``."""
+    def _stored(self, before: int, length: int) -> None:
+        """Wait until the store has a prompt, of whose bytes it had ``before``, and nothing is left to be written to it.
+
+        Of a model that is not dense it is known only that something of the prompt was written, and no more follows.
+        Raises TimeoutError after ``_STORED_SECONDS``.
+        """
+        block = self.facts["block"]
+        least = before + (length // block * block * self.shape.kv_token if self.shape.dense else 1)
         until, written = time.monotonic() + _STORED_SECONDS, -1
         while True:
             self.engine.settle()
-            before, written = written, self.engine.counted(WRITTEN)
-            if before == written > 0 and self.engine.counted(PENDING, operation="store") == 0:
+            last, written = written, self.engine.counted(WRITTEN_BYTES)
+            if last == written >= least and self.engine.counted(PENDING, operation="store") == 0:
                 return
             if time.monotonic() > until:
-                raise TimeoutError(f"{self.engine.counted(PENDING)} objects are still to be written, {written} are")
+                pending = self.engine.counted(PENDING, operation="store")
+                raise TimeoutError(f"of {least:,} bytes {written:,} are written, {pending} chunks are still to be")
 
     def _first(self, prompt: Sequence[int]) -> tuple[float, int]:
         seconds, token = self.engine.first_token(prompt)

@@ -132,7 +132,10 @@ class Engine:
         self.own: set[tuple[int, ...]] = set()
         self.l1: set[tuple[int, ...]] = set()
         self.stored: set[tuple[int, ...]] = set()
-        self.counts: Counter[str] = Counter({"kvserving:store_written_chunks": 1})
+        self.counts: Counter[str] = Counter()
+        self.settled = 0
+        self.written: list[tuple[int, ...]] = []
+        """What settling puts into the store: it is written behind the answer."""
 
     def facts(self) -> dict[str, Any]:
         return {"block": 16, "blocks": 100, "pinned": [None]}
@@ -148,7 +151,8 @@ class Engine:
             self.counts[f"{LOADED} {tier}"] += whole if self.loads else 0
         self.own.add(key)
         self.l1.add(key)
-        self.stored.add(key)
+        if key not in self.stored and key not in self.written:
+            self.written.append(key)
         return len(key) * 1e-3, right + (self.wrong and external)
 
     def ask(self, prompts: Sequence[Sequence[int]], tokens: int, *, together: bool = False) -> list[Answer]:
@@ -156,12 +160,21 @@ class Engine:
         return [Answer((1,), (0.5,)) for _ in prompts]
 
     def settle(self) -> None:
-        pass
+        """Write half of a prompt each third time, as bytes are counted when a part of a prompt is in the store."""
+        if self.written:
+            self.settled += 1
+            if self.settled % 3 == 0:
+                key = self.written[0]
+                self.counts["kvserving:store_written_bytes"] += (len(key) - 1) // 16 * 16 * SHAPES["tiny"].kv_token // 2
+                if self.settled % 6 == 0:
+                    self.stored.add(self.written.pop(0))
 
     def forget(self, *, l1: bool = False) -> None:
+        """Empty both; what was not written when L1 is emptied is lost."""
         self.own.clear()
         if l1:
             self.l1.clear()
+            self.written.clear()
 
     def counted(self, name: str, **labels: str) -> int:
         return self.counts[f"{name} {labels['tier']}" if "tier" in labels else name]
@@ -217,8 +230,17 @@ def test_one_answer_to_all_prompts_is_a_problem(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(("part", "state"), [("tiers", "from l1"), ("flood", "from L1"), ("store", "from l2")])
 def test_a_tier_that_gives_nothing_is_a_problem(part: str, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine()
-    monkeypatch.setattr(engine, "counted", lambda name, **labels: int("written" in name))
+    monkeypatch.setattr(engine, "counted", lambda name, **labels: engine.counts[name] if "written" in name else 0)
     assert state in looked(trial("worker", engine), part)["problems"][0]
+
+
+def test_a_store_that_does_not_take_all_of_a_prompt_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("e2e.gpu.first_tokens_engine._STORED_SECONDS", 0)
+    engine = Engine()
+    monkeypatch.setattr(engine, "counted", lambda name, **labels: min(1000, engine.counts[name]))
+    found = looked(trial("worker", engine), "store")
+    assert found["outcome"] == "failed"
+    assert found["fault"] == "TimeoutError: of 131,072 bytes 0 are written, 0 chunks are still to be"
 
 
 def test_when_time_runs_out_in_a_flood_the_ones_before_it_are_kept() -> None:
