@@ -94,7 +94,8 @@ SHAPES = {
             l1_bytes=26 * GIB,
             dense=False,
             # A running prompt holds a block of states: vLLM wants one for each of its 1,024, more than the cache has.
-            more=_STATES | {"max_num_seqs": 256},
+            # FlashInfer's kernels for the states want CUTLASS' own language, which a host may lack.
+            more=_STATES | {"max_num_seqs": 256, "gdn_prefill_backend": "triton"},
         ),
         Timed(
             name="tiny",
