@@ -312,3 +312,51 @@ def test_a_freed_block_loses_its_memory_and_one_that_a_tier_of_workers_holds_doe
     assert manager.freed == [freed.block_id]
     context.free_blocks([held.block_id])
     assert manager.freed == [freed.block_id, held.block_id]
+
+
+class Pages:
+    """kvcached's compiled allocator of pages, as its manager of a pool uses it; pages in use are not taken away."""
+
+    def __init__(self, layers: int, size: int, page: int, *_: object, **__: object) -> None:
+        self.page, self.total, self.in_use = page, size // page, 0
+
+    def resize(self, size: int) -> bool:
+        if size // self.page < self.in_use:
+            return False
+        self.total = size // self.page
+        return True
+
+    def get_page_state(self) -> dict[str, int]:
+        return {"total_pages": self.total, "inuse_pages": self.in_use, "reserved_pages": 0}
+
+    def set_use_worker_ipc(self, use: bool) -> None:
+        pass
+
+    def start_prealloc_thread(self) -> None:
+        pass
+
+
+def test_k13_of_two_limits_of_memory_the_newer_revision_holds_and_a_busy_pool_takes_it_when_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = ModuleType("kvcached.vmm_ops")
+    # What else is compiled is for other pools.
+    compiled.__getattr__ = lambda name: MagicMock()  # type: ignore[method-assign]
+    compiled.PageAllocator = Pages  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "kvcached.vmm_ops", compiled)
+    monkeypatch.delitem(sys.modules, "kvcached.kv_cache_manager", raising=False)
+    manager = importlib.import_module("kvcached.kv_cache_manager").KVCacheManager(64, 16, 4096, 1, async_sched=True)
+    importlib.import_module("kvcached.pool_registry").register_kv_cache_pool(manager)
+    limit = importlib.import_module("kvcached.control").set_instance_memory_limit
+    bundle = manager.page_size * manager.num_kv_buffers
+
+    def status(pages: int, revision: int) -> str:
+        return str(limit(pages * bundle, revision=revision)["status"])
+
+    assert [status(2, 5), status(1, 4), status(1, 5)] == ["applied", "stale", "conflict"]
+    assert manager.page_allocator.total == 2
+    manager.page_allocator.in_use = 2
+    assert (status(1, 6), manager.page_allocator.total) == ("deferred", 2)
+    manager.page_allocator.in_use = 0
+    manager._maybe_finish_shrink()
+    assert (status(1, 6), manager.page_allocator.total) == ("applied", 1)
