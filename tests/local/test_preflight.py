@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import socket
@@ -18,7 +17,6 @@ from kvserving_operator.local import launchers, model_config, preflight, procfs
 from kvserving_operator.local.addresses import can_bind
 from kvserving_operator.local.errors import EnvironmentFault
 from kvserving_operator.local.launchers import Interpreter
-from kvserving_operator.local.preflight import GIB
 from kvserving_operator.local.run import Run
 from kvserving_operator.local.state import ServiceDir, State
 
@@ -252,63 +250,6 @@ def test_a_model_of_the_hub_that_is_neither_here_nor_to_be_had_is_refused(
     (tmp_path / "hub/models--o--m/refs").mkdir()
     (tmp_path / "hub/models--o--m/refs/main").write_text("c0ffee")
     assert problems(run, directory) == ()
-
-
-def test_replicas_that_need_the_same_stand_once_in_a_sum() -> None:
-    run = run_of(deployment("prefill", KV, replicas=50, command=VLLM), engine())
-    [problem] = preflight.memory(run, run.pods()[0], GIB)
-    assert "50 \N{MULTIPLICATION SIGN} svc-prefill 3.5Gi (2.5Gi engine + 1Gi KV) + svc-decode-0 3.5Gi (2.5" in problem
-    assert "= 178.5Gi" in problem
-    assert "svc-prefill-1" not in problem
-
-
-def test_requests_for_more_memory_than_there_is_are_told() -> None:
-    large = {"requests": {"memory": "900Gi", "cpu": "1"}}
-    pods = run_of(deployment("prefill", KV, replicas=2, command=VLLM, resources=large), engine()).pods()[0]
-    [notice] = preflight.reservations(pods, 24 * GIB)
-    assert "2 \N{MULTIPLICATION SIGN} svc-prefill 900Gi = 1800Gi of 24Gi" in notice
-    assert preflight.reservations(pods, 1800 * GIB) == []
-    assert preflight.reservations(run_of(engine()).pods()[0], 0) == []
-
-
-def test_too_little_memory_shows_the_sum() -> None:
-    big = engine(env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "4"}])
-    run = run_of(engine("prefill"), big, weights_bytes=GIB)
-    [problem] = preflight.memory(run, run.pods()[0], 11 * GIB)
-    assert "svc-prefill-0 4.5Gi (2.5Gi engine + 1Gi KV + 1Gi weights) + svc-decode-0 7.5Gi" in problem
-    assert "= 12Gi, but 11Gi are available" in problem
-    assert "VLLM_CPU_KVCACHE_SPACE (whole GiB) in spec.engine.env" in problem
-    assert preflight.memory(run, run.pods()[0], 12 * GIB) == []
-
-
-def test_a_size_of_kv_that_is_no_number_is_refused_with_the_field() -> None:
-    run = run_of(engine(env=[{"name": "VLLM_CPU_KVCACHE_SPACE", "value": "$(SPACE)"}]))
-    [problem] = preflight.memory(run, run.pods()[0], 64 * GIB)
-    assert problem.startswith("svc-decode-0: VLLM_CPU_KVCACHE_SPACE=$(SPACE) is no number of GiB: ")
-    assert problem.endswith('write "1" (GiB) in spec.engine.env')
-
-
-def test_a_host_tier_of_less_than_a_gibibyte_is_told_as_it_was_written() -> None:
-    config = json.dumps({"kv_connector_extra_config": {"cpu_bytes_to_use": GIB // 4}})
-    run = run_of(engine("decode", f"--kv-transfer-config={config}"))
-    [problem] = preflight.memory(run, run.pods()[0], GIB)
-    assert "3.75Gi (2.5Gi engine + 1Gi KV + 256Mi host tier) = 3.75Gi, but 1Gi are available" in problem
-
-
-def test_the_host_tier_of_each_data_parallel_rank_counts() -> None:
-    config = json.dumps({"kv_connector_extra_config": {"cpu_bytes_to_use": GIB}})
-    for ranks, total in (([], 4.5), (["--data-parallel-size=3"], 6.5)):
-        run = run_of(engine("decode", f"--kv-transfer-config={config}", *ranks))
-        [problem] = preflight.memory(run, run.pods()[0], GIB)
-        assert f"= {total}Gi, but" in problem
-
-
-def test_too_little_disk_shows_the_sum(directory: ServiceDir) -> None:
-    pods = run_of(engine("prefill"), engine()).pods()[0]
-    [problem] = preflight.disk(pods, directory.base, 100 * 2**20)
-    assert "2 logs of 32 MiB + 64 MiB = 128 MiB" in problem
-    assert "KVSERVING_STATE_DIR" in problem
-    assert preflight.disk(pods, directory.base, 128 * 2**20) == []
 
 
 def test_every_fault_is_reported_at_once(directory: ServiceDir) -> None:

@@ -197,6 +197,48 @@ def test_a_tier_that_would_hold_nothing_is_refused(cache: dict[str, Any], told: 
     assert told in faults(pair(cache=cache))
 
 
+@pytest.mark.parametrize(
+    ("staging", "told"),
+    [
+        ("512", "512 of each rank holds no block of KV, and a block of this model takes 2304Ki: give it many times"),
+        ("1Ki", "1Ki of each rank holds no block of KV"),
+        (
+            "2Mi",
+            "2Mi of each rank holds no block of KV, and a block of this model takes 2304Ki: give it many",
+        ),
+        ("3Mi", ""),
+        ("0", ""),
+    ],
+)
+def test_a_staging_pool_that_would_hold_no_block_is_refused(staging: str, told: str) -> None:
+    report = faults(pair(transfer={"stagingMemory": staging}))
+    assert told in report
+    assert report.startswith("spec.transfer.stagingMemory: ") is bool(told)
+
+
+def test_the_least_staging_pool_of_an_unknown_model_is_a_mebibyte() -> None:
+    def report(size: str) -> str:
+        return faults(pair(model={"uri": "hf://nobody/knows"}, transfer={"stagingMemory": size}))
+
+    assert report("1023Ki") == (
+        "spec.transfer.stagingMemory: 1023Ki of each rank holds no block of KV: give it some hundred Mi (1Mi at "
+        "least), or 0, which stages nothing"
+    )
+    assert report("1Mi") == ""
+
+
+def test_staging_that_leaves_a_cpu_engine_no_memory_is_refused_with_its_field() -> None:
+    def report(limit: str, device: str = "cpu") -> str:
+        role = {"resources": {"limits": {"memory": limit}}}
+        return faults(pair(prefill=role, engine={"device": device}, transfer={"stagingMemory": "8Gi"}))
+
+    assert report("10Gi") == (
+        "spec.transfer.stagingMemory: 8Gi does not fit into spec.prefill.resources.limits.memory 10Gi: 2.5Gi engine + "
+        "8Gi staging. Raise the limit to 11Gi or stage less"
+    )
+    assert (report("11Gi"), report("1Gi", "gpu")) == ("", "")
+
+
 def test_a_tier_that_is_switched_off_is_none() -> None:
     assert faults(pair(cache={"l1": {"size": "16Mi"}, "l2": {"type": "none"}})) == ""
 

@@ -55,6 +55,15 @@ def test_each_further_rank_adds_to_the_baseline() -> None:
     assert (one, four) == (8 * GI, 17 * GI)
 
 
+def test_staging_is_host_memory_of_engines_on_a_cpu_alone() -> None:
+    def need(device: str) -> list[int]:
+        spec = serving(pair(engine={"device": device}, transfer={"stagingMemory": "8Gi"})).spec
+        return [host_memory(spec, "prefill").staging, host_memory(spec, "decode").staging]
+
+    assert need("gpu") == [0, 0]
+    assert need("cpu") == [8 * GI, GI + 4096]
+
+
 def test_the_refusal_shows_the_sum() -> None:
     limits = {"nvidia.com/gpu": 1, "memory": "32Gi"}
     report = faults(pair(prefill={"resources": {"limits": limits}}, cache={"l1": {"size": "64Gi"}}))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..api.v1alpha1 import Role
-from ..local import client, preflight, processor, shared_memory, stores
+from ..local import client, processor, room, shared_memory, stores
 from ..local.addresses import can_bind
 from ..local.hub import reach
 from ..local.state import LOST, DamagedState, State, root, services
@@ -50,12 +50,12 @@ async def of_machine(engine_python: str | None, router_python: str | None) -> Ma
         system=platform.system(),
         python=platform.python_version(),
         cpus=len(os.sched_getaffinity(0)) if linux else os.cpu_count() or 1,
-        memory=preflight.available_memory() if linux else None,
+        memory=room.available_memory() if linux else None,
         shm_size=shm.total if shm else None,
         shm_free=shm.free if shm else None,
         stale={str(path): size for path, size in shared_memory.unused().items()} if linux else {},
         disk_free=disk_free(root()),
-        disk_needed=preflight.disk_needed(_PODS),
+        disk_needed=room.disk_needed(_PODS),
         devices=devices,
         device_problem=problem,
         links=gather_devices.links(),

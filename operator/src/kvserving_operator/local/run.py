@@ -18,7 +18,8 @@ class Run:
     ``generated_secrets`` maps Secret to key to the number of random bytes. ``connector`` is
     the folder of the connector package to put on the engines' path, None where their
     environment has it. ``timeout`` bounds the time until the service is ready; None leaves
-    it to the startup probes.
+    it to the startup probes. ``weights_bytes`` and ``block_bytes`` are those of the whole
+    model, 0 where they are not known.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Run:
     verify_interval: float = 300.0
     spec_digest: str = ""
     weights_bytes: int = 0
+    block_bytes: int = 0
     api_key_secret: str | None = None
     store_size: int = 0
     first_pause: float = field(default=1.0)

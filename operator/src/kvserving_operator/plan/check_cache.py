@@ -18,13 +18,14 @@ from ..connectors import (
     known,
     l2_type,
     roles_with_l1,
+    staging_bytes,
     supports_hybrid,
     tier_children,
     weights,
 )
 from ..engines.catalog import UPSTREAM_CONNECTORS
 from ..kv_size import block_bytes, block_tokens
-from ..memory import SMALLEST_SHARD, host_memory, ranks_per_pod
+from ..memory import CPU_ENGINE_BYTES, SMALLEST_SHARD, host_memory, ranks_per_pod
 from . import addresses, storage
 from .context import Context
 
@@ -32,6 +33,7 @@ from .context import Context
 def faults(ctx: Context) -> Iterator[Fault]:
     """Faults in ``cache``, in the hybrid setting and in what the tiers need of the host."""
     yield from _l1(ctx)
+    yield from _staging(ctx)
     yield from _l2(ctx)
     yield from _two_buckets(ctx)
     yield from _connectors(ctx)
@@ -39,6 +41,7 @@ def faults(ctx: Context) -> Iterator[Fault]:
 
 
 _SMALLEST_L1 = 16 * 2**20
+_SMALLEST_STAGING = 2**20
 
 
 def _l1(ctx: Context) -> Iterator[Fault]:
@@ -75,6 +78,31 @@ def _one_block(ctx: Context) -> Iterator[Fault]:
             f"model takes {quantity(block)}: set it to several times {quantity(block * ranks)}"
         )
         yield Fault("spec.cache.l1.size", message, l1.size)
+
+
+def _staging(ctx: Context) -> Iterator[Fault]:
+    """A pool that holds no block, so that nothing is ever staged, or that leaves a CPU engine no memory."""
+    asked, kv, device = ctx.spec.transfer.staging_memory, ctx.spec.engine.kv, ctx.build.device
+    if not staging_bytes(ctx.spec):
+        return
+    blocks = (block_bytes(ctx.facts, kv, ctx.role(role).parallelism, device) for role in ctx.roles)
+    block = max((known for known in blocks if known is not None), default=None)
+    if asked.bytes < _SMALLEST_STAGING or (block is not None and asked.bytes <= block):
+        takes = "" if block is None else f", and a block of this model takes {quantity(block)}"
+        least = "some hundred Mi (1Mi at least)" if block is None else f"many times that, such as {size(256 * block)}"
+        message = f"{asked} of each rank holds no block of KV{takes}: give it {least}, or 0, which stages nothing"
+        yield Fault("spec.transfer.stagingMemory", message, asked)
+    for role in ctx.roles:
+        limit, need = ctx.role(role).resources.limits.get("memory"), host_memory(ctx.spec, role)
+        # Where there are tiers as well, the sum is theirs to tell.
+        if limit is None or need.tiers or not need.staging or limit.bytes >= need.staging + CPU_ENGINE_BYTES:
+            continue
+        message = (
+            f"{asked} does not fit into spec.{role}.resources.limits.memory {limit}: {size(CPU_ENGINE_BYTES)} engine"
+            f" + {size(need.staging)} staging. Raise the limit to {enough(need.staging + CPU_ENGINE_BYTES)} or stage"
+            " less"
+        )
+        yield Fault("spec.transfer.stagingMemory", message, asked)
 
 
 def _l2(ctx: Context) -> Iterator[Fault]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from kvserving_connector import host_memory
 from kvserving_connector.compat import probe
 from kvserving_connector.core.handoffs import TransferFacts
 from kvserving_connector.core.staging import ALIGNMENT
@@ -62,7 +63,7 @@ class StagingWorker:
         memory = None
         if self._on:
             device = next(iter(kv_caches.values())).device
-            memory = self._allocate(device, self._usable())
+            memory = new_pool(self._usable(), device)
         if memory is not None and self._half == "producer":
             self._register(self._worker.nixl_wrapper, memory)
         register(kv_caches)
@@ -158,16 +159,6 @@ class StagingWorker:
         most = CELL_BYTES + MOST_CHUNKS * MOST_CHUNK_BYTES
         return self._size if self._half == "producer" else min(self._size, most)
 
-    def _allocate(self, device: torch.device, size: int) -> torch.Tensor:
-        """Return the pool; zeros, as a header of chance words could be taken for one."""
-        try:
-            return torch.zeros(size, dtype=torch.uint8, device=device)
-        except torch.OutOfMemoryError as error:
-            raise RuntimeError(
-                f"kv_connector_extra_config.{eligible.STAGING_BYTES}={self._size} does not fit beside the KV cache: "
-                "make it smaller or lower --gpu-memory-utilization, which does not count it"
-            ) from error
-
     def _puller(self, memory: torch.Tensor, rows: Rows) -> Puller:
         room = memory.nbytes - CELL_BYTES
         chunks = min(max(CHUNKS, room // MOST_CHUNK_BYTES), room // (rows.row_bytes + ALIGNMENT))
@@ -190,3 +181,22 @@ class StagingWorker:
         place = (memory.data_ptr(), memory.nbytes, max(memory.get_device(), 0), "")
         descriptors = agent.get_reg_descs([place], self._worker.nixl_memory_type)
         agent.register_memory(descriptors, backends=self._worker.nixl_backends)
+
+
+def new_pool(size: int, device: torch.device) -> torch.Tensor:
+    """Return ``size`` bytes; zeros, as a header of chance words could be taken for one.
+
+    Raises RuntimeError naming the field where they do not fit. Of host memory no more is asked for than is available:
+    the kernel would give it, and end a process as soon as it is used.
+    """
+    try:
+        if device.type == "cpu" and size > (free := host_memory.available()):
+            raise torch.OutOfMemoryError(f"{size} bytes of host memory are wanted and {free} available")
+        return torch.zeros(size, dtype=torch.uint8, device=device)
+    except RuntimeError as error:
+        # Of a device it is torch.OutOfMemoryError, of host memory a plain one.
+        less = "" if device.type == "cpu" else " or lower --gpu-memory-utilization, which does not count it"
+        raise RuntimeError(
+            f"spec.transfer.stagingMemory (kv_connector_extra_config.{eligible.STAGING_BYTES}): {size} bytes do not "
+            f"fit beside the KV cache: make it smaller{less}"
+        ) from error
