@@ -188,3 +188,18 @@ def test_warnings_do_not_fail() -> None:
     assert found
     assert not failed(found)
     assert serving(pair()).spec.model.revision != COMMIT
+
+
+def test_a_store_in_a_folder_that_the_disk_does_not_hold_is_told_before_it_is_brought_up() -> None:
+    def found(size: str, *, local: bool) -> dict[str, Finding]:
+        body = {"apiVersion": "kvserving.dev/v1alpha1", "kind": "KVServing", "metadata": {"name": "qwen"}, "spec": {
+            "model": {"uri": "file:///no/such/model"}, "prefill": {},
+            "cache": {"l2": {"type": "filesystem", "size": size}}}}  # fmt: skip
+        facts = of_reading(load.inspect(body, strict=True), local=local)
+        return {finding.check: finding for finding in checks.of_object(facts)}
+
+    told = found("1Ei", local=True)["store-room"]
+    assert "of spec.cache.l2.size = " in told.what
+    assert "make spec.cache.l2.size smaller" in told.fix
+    assert "store-room" not in found("1Mi", local=True)
+    assert "store-room" not in found("1Ei", local=False)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from kvserving_operator.local import room
 from kvserving_operator.local.room import GIB
@@ -107,7 +110,48 @@ def test_what_is_not_asked_for_is_no_way_out() -> None:
 
 def test_too_little_disk_shows_the_sum(directory: ServiceDir) -> None:
     pods = run_of(engine("prefill"), engine()).pods()[0]
-    [problem] = room.disk(pods, directory.base, 100 * 2**20)
-    assert "2 logs of 32 MiB + 64 MiB = 128 MiB" in problem
-    assert "KVSERVING_STATE_DIR" in problem
-    assert room.disk(pods, directory.base, 128 * 2**20) == []
+    [problem] = room.disk(pods, directory.base, lambda _: 100 * 2**20)
+    assert "too little disk: 2 logs of 32Mi + 64Mi = 128Mi, but " in problem
+    assert "has 100Mi. Free some, or name another folder by KVSERVING_STATE_DIR" in problem
+    assert room.disk(pods, directory.base, lambda _: 128 * 2**20) == []
+
+
+def stored(bound: int) -> dict[str, Any]:
+    tier = {"type": "SharedStoreTier", "urls": ["file:///var/lib/kvserving/l2"], "max_bytes": bound}
+    config = {"kv_connector": "T", "kv_connector_extra_config": {"secondary_tiers": [tier]}}
+    made = engine(
+        "prefill",
+        f"--kv-transfer-config={json.dumps(config)}",
+        volumeMounts=[{"name": "l2", "mountPath": "/var/lib/kvserving/l2"}],
+    )
+    volumes = [{"name": "l2", "persistentVolumeClaim": {"claimName": "svc-l2"}}]
+    made["spec"]["template"]["spec"]["volumes"] = volumes
+    return made
+
+
+def test_a_store_in_a_folder_needs_its_disk_except_for_what_it_holds_already(directory: ServiceDir) -> None:
+    pods = run_of(stored(GIB), engine()).pods()[0]
+    [problem] = room.disk(pods, directory.base, lambda _: GIB)
+    assert "2 logs of 32Mi + 64Mi + 1Gi of spec.cache.l2.size = 1.12Gi, but " in problem
+    assert (
+        "has 1Gi. Free some, make spec.cache.l2.size smaller, or name another folder by KVSERVING_STATE_DIR" in problem
+    )
+    assert room.disk(pods, directory.base, lambda _: GIB + 128 * 2**20) == []
+    folder = directory.base / "claims/svc-l2/objects"
+    folder.mkdir(parents=True)
+    (folder / "one").write_bytes(bytes(64 * 2**20))
+    [problem] = room.disk(pods, directory.base, lambda _: GIB)
+    assert "+ 1Gi of spec.cache.l2.size - 64Mi that are stored = 1.06Gi, but " in problem
+    assert room.disk(pods, directory.base, lambda _: GIB + 64 * 2**20) == []
+
+
+def test_a_store_on_another_disk_is_told_by_itself(directory: ServiceDir, tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    directory.base.mkdir(parents=True, exist_ok=True)
+    if elsewhere.stat().st_dev == directory.base.stat().st_dev:
+        pytest.skip("/dev/shm and the tests' folder are one disk here")
+    (directory.base / "claims").symlink_to(elsewhere)
+    pods = run_of(stored(GIB)).pods()[0]
+    logs, store = room.disk(pods, directory.base, lambda _: 2**20)
+    assert "spec.cache.l2.size" not in logs
+    assert store.startswith(f"too little disk: 1Gi of spec.cache.l2.size = 1Gi, but {directory.base}/claims/svc-l2 has")

@@ -142,7 +142,8 @@ class ObjectFacts:
     """One object: as written, as planned and, where it is in a cluster, as it is there.
 
     ``serving`` is ``None`` where the object cannot be read, ``plan`` where ``faults`` forbid one. ``model`` says why
-    this machine cannot serve the model's files, each with the way out, where it was looked at for this machine.
+    this machine cannot serve the model's files and ``disks`` which of its disks do not hold what is written, each with
+    the way out, where it was looked at for this machine.
     """
 
     name: str
@@ -152,6 +153,7 @@ class ObjectFacts:
     faults: tuple[Fault, ...] = ()
     live: Live | None = None
     model: tuple[tuple[str, str], ...] = ()
+    disks: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,9 @@ from ..control.permissions import CHILDREN, LEASES, NAME, PODS, SECRETS, Resourc
 from ..control.pods import pod_state
 from ..control.reconcile import observed_of, read
 from ..control.status import public
-from ..local import model_config, preflight
+from ..local import model_config, preflight, room
+from ..local.errors import ManifestFault
+from ..local.pods import of_objects
 from ..local.state import root
 from ..model_facts import ModelFacts
 from ..plan import labels
@@ -52,7 +54,18 @@ def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
     if serving is None:
         return ObjectFacts("", "", None, None, reading.faults)
     known, model = _model(serving.spec.model) if local else (None, ())
-    return replace(_planned(reading, serving, site, Observed(facts=known)), model=model)
+    found = _planned(reading, serving, site, Observed(facts=known))
+    return replace(found, model=model, disks=_full_disks(found) if local else ())
+
+
+def _full_disks(facts: ObjectFacts) -> tuple[tuple[str, str], ...]:
+    """The disks of this machine that do not hold what the pods of a plan may write, each with the way out."""
+    try:
+        found = of_objects(facts.plan.objects if facts.plan is not None else ())[0]
+        return tuple(room.full_disks(found, root(), room.free_disk)) if found else ()
+    except (ManifestFault, OSError):
+        # What does not run here at all, or a folder that may not be read, is told elsewhere.
+        return ()
 
 
 def _model(model: Model) -> tuple[ModelFacts | None, tuple[tuple[str, str], ...]]:

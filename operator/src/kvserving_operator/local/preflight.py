@@ -42,7 +42,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_gpus(pods),
         *processor.faults(pods, processor.instructions()),
         *room.memory(run, pods, room.available_memory()),
-        *room.disk(pods, directory.base, room.free_disk(directory.base)),
+        *room.disk(pods, directory.base, room.free_disk),
     ]
     if problems:
         raise EnvironmentFault(*problems)

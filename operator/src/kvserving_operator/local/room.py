@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from .. import connectors
@@ -15,6 +17,8 @@ from .pods import LocalPod
 from .run import Run
 
 GIB = 2**30
+_OTHER_FILES = 64 * 2**20
+"""What a service writes beside its logs, at most."""
 
 
 def together(terms: list[tuple[str, str]]) -> str:
@@ -138,25 +142,84 @@ def available_memory() -> int:
     return max(0, min(available, int(limit) - used + (int(cached.group(1)) if cached else 0)))
 
 
-def disk(pods: list[LocalPod], folder: Path, free: int) -> list[str]:
-    """A fault when the logs that the pods may write do not fit into ``free`` bytes."""
-    need = disk_needed(len(pods))
-    if need <= free:
-        return []
-    return [
-        f"too little disk: {len(pods)} logs of {2 * LIMIT >> 20} MiB + 64 MiB = {need >> 20} MiB, but {folder} has"
-        f" {free >> 20} MiB. Free some, or name another folder by KVSERVING_STATE_DIR"
-    ]
+def disk(pods: list[LocalPod], folder: Path, free: Callable[[Path], int]) -> list[str]:
+    """A fault for each disk that does not hold what the pods may write, as ``full_disks`` finds them."""
+    return [f"too little disk: {what}. {way_out[0].upper()}{way_out[1:]}" for what, way_out in full_disks(pods, folder, free)]
+
+
+def full_disks(pods: list[LocalPod], folder: Path, free: Callable[[Path], int]) -> list[tuple[str, str]]:
+    """The disks that do not hold what the pods may write below ``folder``, that of all services, with the way out.
+
+    ``free`` tells the free bytes where a folder is, or is to be. What a store on a claim holds already is room for it.
+    """
+    parts = [(folder, f"{len(pods)} logs of {size(2 * LIMIT)} + {size(_OTHER_FILES)}", disk_needed(len(pods)))]
+    for store, bound in stores_in_folders(pods, folder / "claims").items():
+        held = _held(store)
+        told = f"{size(bound)} of spec.cache.l2.size{f' - {size(held)} that are stored' if held else ''}"
+        parts.append((store, told, max(0, bound - held)))
+    disks: dict[int, list[tuple[Path, str, int]]] = {}
+    for part in parts:
+        disks.setdefault(_there(part[0]).stat().st_dev, []).append(part)
+    return [fault for needs in disks.values() if (fault := _full(needs, free(needs[0][0])))]
+
+
+def _full(needs: list[tuple[Path, str, int]], free: int) -> tuple[str, str] | None:
+    total = sum(need for _, _, need in needs)
+    if total <= free:
+        return None
+    smaller = ", make spec.cache.l2.size smaller" if any("spec.cache.l2.size" in told for _, told, _ in needs) else ""
+    what = f"{' + '.join(told for _, told, _ in needs)} = {size(total)}, but {needs[0][0]} has {size(free)}"
+    return what, f"free some{smaller}, or name another folder by KVSERVING_STATE_DIR"
 
 
 def disk_needed(pods: int) -> int:
-    """Bytes that so many pods may write below the folder of all services."""
-    return pods * 2 * LIMIT + 64 * 2**20
+    """Bytes that so many pods may write below the folder of all services, beside what a store keeps there."""
+    return pods * 2 * LIMIT + _OTHER_FILES
 
 
 def free_disk(folder: Path) -> int:
     """Bytes that this user may still write where ``folder`` is, or is to be."""
+    stats = os.statvfs(_there(folder))
+    return stats.f_bavail * stats.f_frsize
+
+
+def stores_in_folders(pods: list[LocalPod], claims: Path) -> dict[Path, int]:
+    """The folders of this machine in which engines keep a store, each with the bytes to which they bound it."""
+    found: dict[Path, int] = {}
+    for pod in (p for p in pods if p.is_engine):
+        for child in connectors.children(json.loads(pod.option("--kv-transfer-config") or "{}")):
+            for tier in (child.get("kv_connector_extra_config") or {}).get("secondary_tiers") or ():
+                for path in (url.removeprefix("file://") for url in tier.get("urls") or () if _is_file(url)):
+                    if (folder := _on_this_machine(pod, path, claims)) is not None and "max_bytes" in tier:
+                        found[folder] = max(found.get(folder, 0), int(tier["max_bytes"]))
+    return found
+
+
+def _is_file(url: str) -> bool:
+    return url.startswith("file://")
+
+
+def _on_this_machine(pod: LocalPod, path: str, claims: Path) -> Path | None:
+    """The folder of the claim that is mounted at ``path``; None where none is."""
+    names = {m["name"] for m in pod.container.get("volumeMounts") or () if m.get("mountPath") == path}
+    for volume in pod.spec.get("volumes") or ():
+        if volume["name"] in names and (claim := volume.get("persistentVolumeClaim")):
+            return claims / str(claim["claimName"])
+    return None
+
+
+def _held(folder: Path) -> int:
+    """Bytes of the files below ``folder``; those that go meanwhile are none."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(where, name)).st_size
+    return total
+
+
+def _there(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
     while not folder.exists():
         folder = folder.parent
-    stats = os.statvfs(folder)
-    return stats.f_bavail * stats.f_frsize
+    return folder

@@ -104,6 +104,9 @@ def findings(facts: ObjectFacts) -> Iterator[Finding]:
         yield error("spec-invalid", fault.path or "the file", fault.message, why=why, fix=fix)
     for what, fix in facts.model:
         yield error("model-files", "spec.model.uri", what, why="`kvserving up` refuses to start with it", fix=fix)
+    for what, fix in facts.disks:
+        why = "`kvserving up` refuses to start what has no room for its logs and its store"
+        yield error("store-room", "this machine's disk", what, why=why, fix=fix)
     for notice in facts.plan.notices if facts.plan is not None else ():
         if not (facts.model and notice.reason is Reason.MODEL_FACTS_UNKNOWN):
             yield _notice(notice)
