@@ -54,7 +54,7 @@ def planned(cluster: Cluster, obj: Json, *, own_namespace: str) -> Plan:
     engine: Mapping[str, str] = (obj.get("status") or {}).get("engine") or {}
     observed = Observed(engine_version=engine.get("version"), engine_image=engine.get("image"))
     # Rules were evaluated by the apiserver; here they would take most of a test's time.
-    value, faults = plain(obj)
+    value, faults, _ = plain(obj)
     assert faults == ()
     site = Site("cluster", operator_namespace=own_namespace)
     return plan(KVServing.model_validate(value), site=site, observed=observed)

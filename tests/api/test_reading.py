@@ -155,3 +155,10 @@ def test_the_command_says_what_is_wrong_with_standard_input(tmp_path: Path) -> N
     assert f"larger than {MAX_BYTES} bytes" in validate(None, b"#" * (MAX_BYTES + 1))
     with (tmp_path / "file").open("wb") as writable:
         assert "standard input: cannot be read" in validate(writable.fileno())
+
+
+def test_what_yaml_says_of_tabs_and_of_colons_has_its_way_out() -> None:
+    with pytest.raises(InvalidSpec, match=r"line 2, column 1: found character '\\t' .*: indent with spaces$"):
+        parse("spec:\n\tmodel: x\n")
+    with pytest.raises(InvalidSpec, match=r"could not find expected ':': a field is written with a space behind its"):
+        parse("a: 1\nsuspend:true\nb: 2\n")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.api.objects import serving
 from tests.api.refusals import faults, refusal_of
@@ -76,3 +78,69 @@ def test_without_strict_wrong_fields_are_still_refused() -> None:
 def test_a_field_that_people_guess_is_told_where_it_is(path: str, hint: str) -> None:
     (fault,) = inspect(serving({path: 2}), strict=True).faults
     assert str(fault) == f"{path}: unknown field; {hint}"
+
+
+BEGINNING = "{model: {uri: 'hf://a/b'}, "
+SPACE = ", with a space behind the colon"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("{prefill: {replicas:2}}", "spec.prefill['replicas:2']: unknown field; write \"replicas: 2\"" + SPACE),
+        (
+            "{cache: {l2: {type: filesystem, size: 1Gi, loads:always}}}",
+            "spec.cache.l2['loads:always']: unknown field; write \"loads: always\"" + SPACE,
+        ),
+        (
+            "{decode: {env: [{name: A, value:b}]}}",
+            "spec.decode.env[0]['value:b']: unknown field; write \"value: b\"" + SPACE,
+        ),
+        (
+            "{decode: {template: {spec: {nodeSelector: {disk:ssd}}}}}",
+            "spec.decode.template.spec.nodeSelector['disk:ssd']: has no value; write \"disk: ssd\"" + SPACE,
+        ),
+        ("{prefil:2}", "spec['prefil:2']: unknown field; did you mean prefill?"),
+        ("{prefill: replicas:2}", "spec.prefill: 'replicas:2' is not a map of fields: write \"replicas: 2\"" + SPACE),
+    ],
+)
+def test_a_forgotten_space_after_a_colon_is_a_fault_with_what_to_write(spec: str, told: str) -> None:
+    head = "apiVersion: kvserving.dev/v1alpha1\nkind: KVServing\nmetadata: {name: q}\n"
+    text = f"{head}spec: {spec.replace('{', BEGINNING, 1)}\n"
+    assert [str(fault) for fault in inspect(text, strict=True).faults] == [told]
+
+
+def empty(*paths: str) -> dict[str, Any]:
+    """An object with fields that have no value."""
+    body = serving()
+    for path in paths:
+        *above, last = path.split(".")
+        at = body
+        for step in above:
+            at = at.setdefault(step, {})
+        at[last] = None
+    return body
+
+
+def test_a_forgotten_space_in_a_label_is_a_fault() -> None:
+    body = empty("metadata.labels.team:search", "metadata.creationTimestamp")
+    (fault,) = inspect(body, strict=True).faults
+    assert str(fault) == "metadata.labels['team:search']: has no value; write \"team: search\"" + SPACE
+    assert inspect(body, strict=False).faults == ()
+
+
+@pytest.mark.parametrize("path", ["spec.prefil", "spec.rollout.max_surge", "specs", "metadata.lables"])
+def test_an_unknown_field_is_found_where_it_has_no_value(path: str) -> None:
+    (fault,) = inspect(empty(path), strict=True).faults
+    assert str(fault).startswith(f"{path}: unknown field; did you mean ")
+    assert inspect(empty(path), strict=False).faults == ()
+
+
+def test_what_lies_in_an_unknown_field_is_no_second_fault() -> None:
+    assert len(inspect(empty("spec.novel.a", "spec.novel.b.c"), strict=True).faults) == 1
+
+
+def test_fields_of_the_spec_without_a_value_are_told_as_such() -> None:
+    reading = inspect(empty("spec.prefill", "spec.cache.l1", "status"), strict=True)
+    assert (reading.faults, reading.empty) == ((), ("spec.prefill", "spec.cache.l1"))
+    assert inspect(empty("status.x", "metadata.uid"), strict=True).empty == ()

@@ -141,3 +141,15 @@ def test_validate_shows_the_notices_of_the_plan_and_stays_valid(machine: Machine
     ]
     assert (noted["valid"], refused["notices"], done.stderr) == (True, [], "")
     assert machine("validate", str(file)).returncode == 0
+
+
+def test_a_section_without_a_value_is_a_notice_that_says_what_it_does(machine: Machine) -> None:
+    path = machine.file(more="  cache:")
+    told = "spec.cache: has no value, which counts as left out: its default holds; give it a value, or remove it."
+    for command, name in (("validate", f"{path}: "), ("render", "")):
+        done = machine(command, path)
+        assert done.returncode == 0
+        assert f"notice: {name}{told}" in done.stderr
+    head, _, rest = Path(path).read_text().partition("  prefill:")
+    Path(path).write_text(f"{head}  prefill:\n{rest.partition(chr(10))[2]}")
+    assert "no KV is transferred; write prefill: {} for a prefill role" in machine("validate", path).stderr

@@ -13,6 +13,8 @@ class Reason(StrEnum):
 
     INVALID_SPEC = "InvalidSpec"
     """The spec cannot be planned; what runs is left as it is."""
+    EMPTY_FIELD = "EmptyField"
+    """A field of a file has no value and counts as left out."""
     MODEL_FACTS_UNKNOWN = "ModelFactsUnknown"
     """The model's layers and heads are not known, so checks that need them are left out."""
     ENGINE_UNTESTED = "EngineUntested"

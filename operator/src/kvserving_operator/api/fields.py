@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from .base import Section
 from .fault_words import suggestion
 from .faults import Fault
-from .parse import join
+from .parse import Steps, join
 from .v1alpha1 import Metadata
 
 _OBJECT_META = (
@@ -68,6 +68,55 @@ def unknown(section: type[Section], value: Any, path: str = "") -> tuple[tuple[F
 
     kept = visit(section, value, path)
     return tuple(faults), kept
+
+
+def without_value(section: type[Section], nulls: Iterable[Steps]) -> tuple[tuple[Fault, ...], tuple[str, ...]]:
+    """Return a fault for each field without a value that ``section`` does not know, and the paths of those it knows.
+
+    ``nulls`` are the places of fields without a value. In free-form maps one is a fault where a value stands in its
+    name, behind a colon without a space. What tools keep (``status``, managed fields) has any field.
+    """
+    faults: list[Fault] = []
+    known: list[str] = []
+    for *above, key in nulls:
+        kind: type[Section] | None = section
+        where, asked = "", True
+        for step in above:
+            if isinstance(step, int):
+                where = f"{where}[{step}]"
+            elif kind is None or step in known_fields(kind) or (kind is Metadata and step in _OBJECT_META):
+                where, kind = join(where, step), known_fields(kind).get(step) if kind is not None else None
+            else:
+                # It is a fault by itself.
+                asked = False
+                break
+        inner, name = join(where, str(key)), str(key)
+        if not asked or inner == "status" or inner.startswith(("status.", "status[", "metadata.managedFields")):
+            continue
+        if kind is Metadata and name in _OBJECT_META:
+            continue
+        if kind is None:
+            if meant := glued(name):
+                faults.append(Fault(inner, f"has no value; {_apart(*meant)}"))
+        elif name in known_fields(kind):
+            known.append(inner)
+        elif (meant := glued(name)) and meant[0] in known_fields(kind):
+            faults.append(Fault(inner, f"unknown field; {_apart(*meant)}"))
+        else:
+            candidates = (*known_fields(kind), *_OBJECT_META) if kind is Metadata else tuple(known_fields(kind))
+            hint = _hint(section, kind, meant[0] if meant else name, where, candidates)
+            faults.append(Fault(inner, f"unknown field{hint}"))
+    return tuple(faults), tuple(known)
+
+
+def _apart(field: str, value: str) -> str:
+    return f'write "{field}: {value}", with a space behind the colon'
+
+
+def glued(name: str) -> tuple[str, str] | None:
+    """Field and value where ``name`` is both with a colon between and no space, as YAML reads ``{replicas:2}``."""
+    field, colon, value = name.partition(":")
+    return (field, value) if field and colon and value else None
 
 
 def _hint(section: type[Section], kind: type[Section], key: str, where: str, candidates: tuple[str, ...]) -> str:

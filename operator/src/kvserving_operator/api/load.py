@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from . import metadata, rules
 from .fault_words import suggestion, translate
 from .faults import Fault, InvalidSpec, printable
-from .fields import unknown
+from .fields import unknown, without_value
 from .parse import MAX_BYTES, TOO_LARGE, parse, plain
 from .v1alpha1 import API_VERSION, GROUP, KIND, KVServing
 
@@ -28,6 +28,8 @@ class Reading:
     faults: tuple[Fault, ...]
     resolved: tuple[str, ...] = ()
     """Fields whose file URIs were made absolute: a cluster would refuse them as they are."""
+    empty: tuple[str, ...] = ()
+    """Fields of the spec that are given without a value. They count as left out, as they do in a cluster."""
 
 
 def load(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | None = None) -> KVServing:
@@ -80,13 +82,15 @@ def inspect(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | N
     """
     faults: tuple[Fault, ...] = ()
     try:
-        value, faults = plain(parse(source) if isinstance(source, str) else source)
+        value, faults, nulls = plain(parse(source) if isinstance(source, str) else source)
         _refuse_other_kinds(value)
     except InvalidSpec as error:
         return Reading(None, faults + error.faults)
     resolved = _resolve_files(value, base_dir) if base_dir is not None else ()
     faults += _version_faults(value)
     surplus, known = unknown(KVServing, {key: value[key] for key in value if key != "status"})
+    without, empty = without_value(KVServing, nulls)
+    surplus += without
     if strict:
         faults += (*surplus, *metadata.faults(value.get("metadata")))
     serving: KVServing | None = None
@@ -99,7 +103,7 @@ def inspect(source: str | Mapping[str, Any], *, strict: bool, base_dir: Path | N
     broken = [fault.path for fault in faults if fault not in surplus and not fault.path.startswith(_LOOSE)]
     if broken:
         serving = None
-    return Reading(serving, faults + rules.violations(known, broken=broken), resolved)
+    return Reading(serving, faults + rules.violations(known, broken=broken), resolved, empty)
 
 
 def _refuse_other_kinds(value: Any) -> None:

@@ -29,6 +29,11 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
+_WAYS_OUT = {
+    "found character '\\t'": ": indent with spaces",
+    "could not find expected ':'": ": a field is written with a space behind its colon, such as replicas: 2",
+}
+"""What to do about what YAML says of a text, by how that begins."""
 _INT64 = range(-(2**63), 2**63)
 # Tools keep what they like in these; nothing of it gets into a plan.
 _FOREIGN = ("metadata.annotations", "metadata.managedFields", "status")
@@ -125,7 +130,9 @@ def parse(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise InvalidSpec([Fault("", f"{where}{error.problem or error.context or 'not valid YAML'}")]) from None
+        problem = error.problem or error.context or "not valid YAML"
+        way_out = next((told for beginning, told in _WAYS_OUT.items() if problem.startswith(beginning)), "")
+        raise InvalidSpec([Fault("", f"{where}{problem}{way_out}")]) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise InvalidSpec([Fault("", f"line {line}: a character is not allowed in YAML: {error.reason}")]) from None
@@ -176,19 +183,24 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def plain(value: Any) -> tuple[Any, tuple[Fault, ...]]:
-    """Return ``value`` as JSON values without nulls in maps, and a fault for every part that is none.
+Steps = tuple[str | int, ...]
+"""Where a value stands in another: keys of maps and numbers of entries."""
+
+
+def plain(value: Any) -> tuple[Any, tuple[Fault, ...], tuple[Steps, ...]]:
+    """Return ``value`` as JSON values without nulls in maps, a fault for every part that is none, and where nulls were.
 
     A text with control characters other than tabs and line ends is a fault as well. Parts with
     a fault are replaced by None. The result is a copy of bounded depth and size.
     """
     faults: list[Fault] = []
+    nulls: list[Steps] = []
     budget = MAX_VALUES
 
-    def visit(item: Any, path: str, depth: int) -> Any:
+    def visit(item: Any, path: str, steps: Steps) -> Any:
         nonlocal budget
         budget -= 1
-        if budget < 0 or depth > MAX_DEPTH:
+        if budget < 0 or len(steps) > MAX_DEPTH:
             raise _TooBig
         if isinstance(item, Mapping):
             result = {}
@@ -200,10 +212,12 @@ def plain(value: Any) -> tuple[Any, tuple[Fault, ...]]:
                 elif found := _control(key, path):
                     faults.append(Fault(path, f"a field name {found}"))
                 elif member is not None:
-                    result[key] = visit(member, join(path, key), depth + 1)
+                    result[key] = visit(member, join(path, key), (*steps, key))
+                else:
+                    nulls.append((*steps, key))
             return result
         if isinstance(item, (list, tuple)):
-            return [visit(member, f"{path}[{i}]", depth + 1) for i, member in enumerate(item)]
+            return [visit(member, f"{path}[{i}]", (*steps, i)) for i, member in enumerate(item)]
         problem = _problem(item) or _control(item, path)
         if problem:
             faults.append(Fault(path, problem))
@@ -211,7 +225,7 @@ def plain(value: Any) -> tuple[Any, tuple[Fault, ...]]:
         return item
 
     try:
-        return visit(value, "", 0), tuple(faults)
+        return visit(value, "", ()), tuple(faults), tuple(nulls)
     except _TooBig:
         fault = Fault("", f"nested deeper than {MAX_DEPTH} levels or more than {MAX_VALUES} values")
         raise InvalidSpec([fault]) from None

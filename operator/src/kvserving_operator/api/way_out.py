@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from .base import Section
 from .data_spec import L2
-from .fields import known_fields
+from .fields import glued, known_fields
 from .v1alpha1 import KVServing
 
 _EXAMPLES = {
@@ -55,6 +55,8 @@ def fields(path: Sequence[str | int], value: Any) -> str:
         return ""
     hidden = "env" in path or "args" in path
     names = _candidates(section)
+    if not hidden and isinstance(value, str) and (near := glued(value)) and near[0] in known_fields(section):
+        return f': write "{near[0]}: {near[1]}", with a space behind the colon'
     plain = not hidden and isinstance(value, (str, int, float))
     if plain and (meant := next((written for name in names if (written := _meant(section, name, value))), None)):
         return f": write {{{meant}}}"

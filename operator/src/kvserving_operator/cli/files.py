@@ -6,13 +6,16 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ..api import load
 from ..api.faults import Fault
 from ..api.v1alpha1 import KVServing
 from ..local.errors import LocalError
 from .names import is_file
+
+if TYPE_CHECKING:
+    from ..plan.types import Notice
 
 
 class InvalidFile(LocalError):
@@ -24,10 +27,17 @@ class InvalidFile(LocalError):
 
 def read(file: str) -> KVServing:
     """The object in ``file``, unknown fields refused; raises ``InvalidFile`` with every fault."""
+    return read_with_notices(file)[0]
+
+
+def read_with_notices(file: str) -> tuple[KVServing, tuple[Notice, ...]]:
+    """As ``read``, with what is to be known of the file itself, which the object does not show."""
+    from ..plan.notices import of_empty
+
     reading = inspect(file)
     if reading.faults or reading.serving is None:
         raise InvalidFile(lines(file, reading.faults))
-    return reading.serving
+    return reading.serving, of_empty(reading.empty)
 
 
 def lines(file: str, faults: Iterable[Fault]) -> tuple[str, ...]:

@@ -25,11 +25,11 @@ def command(file: str, site: str, output: str) -> int:
     from ..plan.types import Observed, Site
     from . import files
 
-    serving = files.read(file)
+    serving, of_file = files.read_with_notices(file)
     local = site == "local"
     facts = model_config.facts(serving.spec.model) if local else None
     planned = plan(serving, site=Site("local" if local else "cluster"), observed=Observed(facts=facts))
-    for notice in planned.notices:
+    for notice in (*of_file, *planned.notices):
         click.echo(f"notice: {notice}", err=True)
     for secret in planned.generated_secrets:
         click.echo(f"notice: {_unprinted(secret, planned.namespace, local)}", err=True)

@@ -66,7 +66,7 @@ def command(
         address = split_host_port(listen)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--listen") from error
-    serving = files.read(file)
+    serving, of_file = files.read_with_notices(file)
     name = serving.metadata.name
     directory = ServiceDir(name)
     lock = client.claim(name, digest(serving), directory)
@@ -80,7 +80,7 @@ def command(
             directory.discard_unused()
             os.close(lock)
             raise
-        for notice in run.pods()[1]:
+        for notice in (*map(str, of_file), *run.pods()[1]):
             view.notice(notice)
         if not detach:
             return _foreground(run, directory, lock, view)

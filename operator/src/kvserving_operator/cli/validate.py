@@ -64,6 +64,7 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...], bool]:
     from ..api.faults import InvalidSpec
     from ..local import model_config
     from ..model_facts import from_config
+    from ..plan.notices import of_empty
     from ..plan.planning import check, plan
     from ..plan.types import CLUSTER, Notice, Observed, Site
     from ..reasons import Reason
@@ -87,8 +88,9 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...], bool]:
     if faults:
         return faults, (), True
     message = "relative to this machine: `kvserving up` takes it, `kubectl apply` does not"
-    relative = (Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
+    relative = tuple(Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
     notices = plan(reading.serving, site=site, observed=observed).notices
+    relative = (*of_empty(reading.empty), *relative)
     return faults, (*relative, *_of_folder(reading.serving.spec.model.uri, notices, here=site.local)), True
 
 

@@ -77,7 +77,7 @@ def read(stored: Serving, site: Site, observed: Observed) -> Reading:
     }
     serving: KVServing | None = None
     try:
-        value, faults = plain(source)
+        value, faults, _ = plain(source)
         if faults:
             return Reading(None, None, faults)
         serving = KVServing.model_validate(value)

@@ -144,7 +144,8 @@ def available_memory() -> int:
 
 def disk(pods: list[LocalPod], folder: Path, free: Callable[[Path], int]) -> list[str]:
     """A fault for each disk that does not hold what the pods may write, as ``full_disks`` finds them."""
-    return [f"too little disk: {what}. {way_out[0].upper()}{way_out[1:]}" for what, way_out in full_disks(pods, folder, free)]
+    full = full_disks(pods, folder, free)
+    return [f"too little disk: {what}. {way_out[0].upper()}{way_out[1:]}" for what, way_out in full]
 
 
 def full_disks(pods: list[LocalPod], folder: Path, free: Callable[[Path], int]) -> list[tuple[str, str]]:

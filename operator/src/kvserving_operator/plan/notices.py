@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable
 
 from ..api.stores import EXTERNAL
 from ..connectors import l2_type, roles_with_l2
@@ -20,6 +21,20 @@ def notices(ctx: Context) -> tuple[Notice, ...]:
         *_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_network(ctx), *_later(ctx),
         *_one_machine(ctx),
     )  # fmt: skip
+
+
+def of_empty(paths: Iterable[str]) -> tuple[Notice, ...]:
+    """What fields that are given without a value do: they count as left out, as they do in a cluster."""
+    found = []
+    for path in paths:
+        if path == "spec.prefill":
+            does = "one engine serves alone and no KV is transferred; write prefill: {} for a prefill role by defaults"
+        elif path == "spec.decode":
+            does = "it has its defaults; write decode: {} for them, or give it fields"
+        else:
+            does = "its default holds; give it a value, or remove it"
+        found.append(Notice(Reason.EMPTY_FIELD, path, f"has no value, which counts as left out: {does}."))
+    return tuple(found)
 
 
 def _engine(ctx: Context) -> list[Notice]:
