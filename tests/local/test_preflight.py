@@ -210,6 +210,25 @@ def test_a_model_folder_without_configuration_is_refused(directory: ServiceDir, 
     assert problems(run_of(engine("decode", f"--model={tmp_path}")), directory) == ()
 
 
+def test_a_file_in_place_of_a_models_folder_is_told_as_one_with_its_folder(
+    directory: ServiceDir, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
+    for name in ("config.json", "model.safetensors"):
+        [problem] = problems(run_of(engine("decode", f"--model={tmp_path}/{name}")), directory)
+        assert problem == f"spec.model.uri: {tmp_path}/{name} is a file: name its folder, file://{tmp_path}"
+    [problem] = problems(run_of(engine("decode", "--model=/etc/passwd")), directory)
+    assert problem == "spec.model.uri: /etc/passwd is a file: name the folder of a model, as file:///path/to/model"
+
+
+def test_a_model_on_a_volume_of_the_pod_is_not_looked_for_at_the_path_of_the_pod(directory: ServiceDir) -> None:
+    mounts = [{"name": "models", "mountPath": "/etc/models"}]
+    assert problems(run_of(engine("decode", "--model=/etc/models/one", volumeMounts=mounts)), directory) == ()
+    [problem] = problems(run_of(engine("decode", "--model=/etc/models-2", volumeMounts=mounts)), directory)
+    assert problem.startswith("spec.model.uri: /etc/models-2 does not exist: ")
+
+
 def test_a_model_on_a_claim_is_looked_for_where_claims_are_on_this_machine(directory: ServiceDir) -> None:
     run = run_of(engine("decode", "--model=/var/lib/kvserving/claims/models/tiny"))
     folder = directory.base / "claims" / "models" / "tiny"

@@ -10,7 +10,7 @@ import click
 
 if TYPE_CHECKING:
     from ..api.faults import Fault
-    from ..api.v1alpha1 import KVServing
+    from ..api.v1alpha1 import KVServing, KVServingSpec
     from ..plan.types import Notice, Observed
 
 
@@ -91,7 +91,7 @@ def _checked(file: str) -> tuple[list[Fault], tuple[Notice, ...], bool]:
     relative = tuple(Notice(Reason.MODEL_NOT_MOUNTED, path, message) for path in reading.resolved)
     notices = plan(reading.serving, site=site, observed=observed).notices
     relative = (*of_empty(reading.empty), *relative)
-    return faults, (*relative, *_of_folder(reading.serving.spec.model.uri, notices, here=site.local)), True
+    return faults, (*relative, *_of_folder(reading.serving.spec, notices, here=site.local)), True
 
 
 def _too_long(serving: KVServing, config: Mapping[str, Any] | None, observed: Observed) -> list[Fault]:
@@ -109,7 +109,7 @@ def _too_long(serving: KVServing, config: Mapping[str, Any] | None, observed: Ob
     return []
 
 
-def _of_folder(uri: str, notices: tuple[Notice, ...], *, here: bool) -> tuple[Notice, ...]:
+def _of_folder(spec: KVServingSpec, notices: tuple[Notice, ...], *, here: bool) -> tuple[Notice, ...]:
     """``notices``, that about an unknown model told by its folder where that is this machine's and has no model.
 
     A path of a cluster's engines is one of theirs where a volume is mounted there: nothing is known of it here.
@@ -118,16 +118,18 @@ def _of_folder(uri: str, notices: tuple[Notice, ...], *, here: bool) -> tuple[No
 
     from ..local.preflight import model_fault
     from ..local.state import root
+    from ..plan.template import holds_path
     from ..plan.types import Notice
     from ..reasons import Reason
 
     named = here or any((n.reason, n.path) == (Reason.MODEL_NOT_MOUNTED, "spec.model.uri") for n in notices)
-    fault = model_fault(uri.removeprefix("file://"), root() / "claims") if named and uri.startswith("file://") else None
+    path = spec.model.uri.removeprefix("file://")
+    brought = any(holds_path(role.template, path) for role in (spec.prefill, spec.decode) if role is not None)
+    looked_at = named and not brought and path != spec.model.uri
+    fault = model_fault(path, root() / "claims") if looked_at else None
     if fault is None:
         return notices
-    told = (
-        f"the folder {fault.folder} {fault.what} on this machine, so `kvserving up` would refuse it: {fault.way_out}."
-    )
+    told = f"{'' if fault.folder.is_file() else 'the folder '}{fault.folder} {fault.what} on this machine, so `kvserving up` would refuse it: {fault.way_out}."
     unknown = [n for n in notices if n.reason is Reason.MODEL_FACTS_UNKNOWN]
     if not unknown:
         return (Notice(Reason.MODEL_NOT_MOUNTED, "spec.model.uri", told), *notices)

@@ -12,7 +12,7 @@ from typing import Any
 from .. import times
 from ..api import load
 from ..api.faults import InvalidSpec
-from ..api.v1alpha1 import GROUP, KIND, VERSION, KVServing, Model
+from ..api.v1alpha1 import GROUP, KIND, VERSION, KVServing, KVServingSpec
 from ..control.failures import ApiFailure
 from ..control.observe import Child, View, child_of, serving_of
 from ..control.permissions import CHILDREN, LEASES, NAME, PODS, SECRETS, Resource
@@ -28,6 +28,7 @@ from ..plan import labels
 from ..plan.planning import check, plan
 from ..plan.secret_refs import needed
 from ..plan.sources import source
+from ..plan.template import holds_path
 from ..plan.types import CLUSTER, Observed, Site
 from .checks.operators import SELECTOR
 from .connection import Connection, pod_path, refused
@@ -53,7 +54,7 @@ def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
     serving, site = reading.serving, Site("local") if local else CLUSTER
     if serving is None:
         return ObjectFacts("", "", None, None, reading.faults)
-    known, model = _model(serving.spec.model) if local else (None, ())
+    known, model = _model(serving.spec) if local else (None, ())
     found = _planned(reading, serving, site, Observed(facts=known))
     return replace(found, model=model, disks=_full_disks(found) if local else ())
 
@@ -68,14 +69,17 @@ def _full_disks(facts: ObjectFacts) -> tuple[tuple[str, str], ...]:
         return ()
 
 
-def _model(model: Model) -> tuple[ModelFacts | None, tuple[tuple[str, str], ...]]:
+def _model(spec: KVServingSpec) -> tuple[ModelFacts | None, tuple[tuple[str, str], ...]]:
     """Facts of the model's files on this machine, and what is wrong with them, each with the way out."""
+    model = spec.model
     try:
         known = model_config.facts(model)
     except InvalidSpec as error:
         fix = "do what the sentence says: until then nothing is checked that depends on the model's layers and heads"
         return None, tuple((fault.message, fix) for fault in error.faults)
-    fault = preflight.model_fault(source(model.uri).reference, root() / "claims")
+    path = source(model.uri).reference
+    brought = any(holds_path(role.template, path) for role in (spec.prefill, spec.decode) if role is not None)
+    fault = None if brought else preflight.model_fault(path, root() / "claims")
     return known, () if fault is None else ((f"{fault.folder} {fault.what}", fault.way_out),)
 
 

@@ -181,9 +181,20 @@ def _store(pods: list[LocalPod]) -> list[str]:
 
 
 def _model(pods: list[LocalPod], claims: Path) -> list[str]:
-    paths = sorted({p.option("--model") or "" for p in pods if p.is_engine})
+    # What lies on a volume of the pod is looked for where that is here, when it is made.
+    named = ((p, p.option("--model") or "") for p in pods if p.is_engine)
+    paths = sorted({path for pod, path in named if not _on_volume(pod, path)})
     found = (model_fault(path, claims) for path in paths)
     return [f"spec.model.uri: {fault.folder} {fault.what}: {fault.way_out}" for fault in found if fault is not None]
+
+
+def _on_volume(pod: LocalPod, path: str) -> bool:
+    """Whether a volume of the pod holds ``path``, but for claims, which are folders of this machine already."""
+    from ..plan.sources import CLAIM_ROOT
+    from ..plan.template import is_within, mounted_at
+
+    mounts = (mounted_at(mount) for mount in pod.container.get("volumeMounts") or ())
+    return not path.startswith(f"{CLAIM_ROOT}/") and any(is_within(path, mount) for mount in mounts)
 
 
 @dataclass(frozen=True)
@@ -198,15 +209,20 @@ class ModelFault:
 def model_fault(path: str, claims: Path) -> ModelFault | None:
     """Why no engine of this machine finds a model at ``path``; ``None`` where it does, or for what is no path.
 
+    Volumes of the engines' pods, which may bring the path, are the caller's to look at.
+
     ``claims`` is the folder of this machine's claims.
     """
     from ..plan.sources import CLAIM_ROOT
 
     claimed = path.startswith(f"{CLAIM_ROOT}/")
     folder = claims / path.removeprefix(f"{CLAIM_ROOT}/") if claimed else Path(path)
-    if not path.startswith("/") or path.startswith("/etc/") or (folder / "config.json").is_file():
+    if not path.startswith("/") or (folder / "config.json").is_file():
         return None
     way_out = "name the folder of a model, as file:///path/to/model"
+    if folder.is_file():
+        beside = not claimed and (folder.parent / "config.json").is_file()
+        return ModelFault(folder, "is a file", f"name its folder, file://{folder.parent}" if beside else way_out)
     if folder == Path.home() / _EXAMPLE:
         python = os.environ.get("KVSERVING_ENGINE_PYTHON") or ".venv-engine/bin/python"
         way_out = f"in a checkout `{python} examples/tiny_model.py qwen3 {folder}` makes it; or {way_out}"
