@@ -129,7 +129,8 @@ def _of_folder(spec: KVServingSpec, notices: tuple[Notice, ...], *, here: bool) 
     fault = model_fault(path, root() / "claims") if looked_at else None
     if fault is None:
         return notices
-    told = f"{'' if fault.folder.is_file() else 'the folder '}{fault.folder} {fault.what} on this machine, so `kvserving up` would refuse it: {fault.way_out}."
+    what = f"{'' if fault.folder.is_file() else 'the folder '}{fault.folder} {fault.what}"
+    told = f"{what} on this machine, so `kvserving up` would refuse it: {fault.way_out}."
     unknown = [n for n in notices if n.reason is Reason.MODEL_FACTS_UNKNOWN]
     if not unknown:
         return (Notice(Reason.MODEL_NOT_MOUNTED, "spec.model.uri", told), *notices)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..routers import ROUTERS
-from . import gpus, hub, listening, model_config, processor, room, stores
+from . import gpus, hub, listening, model_config, processor, room, stores, wanted_secrets
 from .errors import EnvironmentFault
 from .launchers import CONNECTOR_MODULE, STREAMER_MODULE, Interpreter
 from .pods import ENGINE_ROLES, LocalPod, replicas
@@ -36,6 +36,7 @@ def check(run: Run, pods: list[LocalPod], directory: ServiceDir, engine: Interpr
         *_router_environment(pods, router),
         *_programs(pods),
         *_store(pods),
+        *wanted_secrets.faults(pods, run.generated_secrets, run.secret_fields),
         *_model(pods, directory.base / "claims"),
         *_hub(pods),
         *filter(None, [listening.fault(*run.listen, directory.base)]),

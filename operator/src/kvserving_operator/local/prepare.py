@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..api.v1alpha1 import KVServing
-from . import launchers, model_config, model_weights, preflight, room
+from . import launchers, model_config, model_weights, preflight, room, wanted_secrets
 from .errors import EnvironmentFault
 from .run import Run
 from .state import ServiceDir
@@ -69,6 +69,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         weights_bytes=model_weights.weights_bytes(model_config.folder_of(model.uri, model.revision)),
         block_bytes=block_bytes(facts, serving.spec.engine.kv, Parallelism(), "cpu") or 0,
         api_key_secret=serving.spec.router.api_key_secret_ref,
+        secret_fields=wanted_secrets.fields(serving.spec.model_dump(by_alias=True, mode="json")),
         store_size=0 if l2 is None or l2.size is None else l2.size.bytes,
     )
     tell("checking this machine")

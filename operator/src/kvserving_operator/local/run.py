@@ -37,6 +37,8 @@ class Run:
     weights_bytes: int = 0
     block_bytes: int = 0
     api_key_secret: str | None = None
+    secret_fields: Mapping[str, str] = field(default_factory=dict)
+    """Fields of the spec by the Secret of the user that they name."""
     store_size: int = 0
     first_pause: float = field(default=1.0)
     """First pause before a restart; it doubles up to a minute."""
