@@ -9,7 +9,7 @@ import pytest
 from tests import specs
 from tests.plan.support import LOCAL, case, faults, pair, render
 
-from kvserving_operator.plan.types import Site
+from kvserving_operator.plan.types import CLUSTER, Site
 
 POLICIES = ["cacheAware", "powerOfTwo", "roundRobin"]
 
@@ -135,3 +135,13 @@ def test_a_router_that_checks_no_key_says_so() -> None:
     plan = render(pair(router={"type": "vllm-router", "apiKeySecretRef": "api-key"}))
     assert [n.path for n in plan.plan.notices if n.reason == "RouterOpen"] == ["spec.router.apiKeySecretRef"]
     assert "KVSERVING_ROUTER_API_KEY_FILE" not in plan.router.env
+
+
+def test_one_router_is_planned_for_one_machine() -> None:
+    def routers(site: Site, **router: Any) -> list[int]:
+        objects = render(pair(router=router), site=site).plan.objects
+        named = (o for o in objects if o["kind"] == "Deployment" and o["metadata"]["name"].startswith("qwen-router"))
+        return [o["spec"]["replicas"] for o in named]
+
+    assert (routers(LOCAL), routers(LOCAL, replicas=3)) == ([1], [1])
+    assert routers(CLUSTER, replicas=3) == [3]

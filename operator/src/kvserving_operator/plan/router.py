@@ -145,7 +145,7 @@ def _launcher(ctx: Context) -> dict[str, Any]:
 def _deployment(ctx: Context) -> dict[str, Any]:
     router = ctx.spec.router
     spec = {
-        "replicas": 0 if ctx.spec.suspend else router.replicas,
+        "replicas": 0 if ctx.spec.suspend else 1 if ctx.site.local else router.replicas,
         "selector": {"matchLabels": labels.selector(ctx.name, "router", ctx.revision)},
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
         "revisionHistoryLimit": 2,
