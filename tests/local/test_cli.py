@@ -59,6 +59,11 @@ def test_wrong_usage_is_exit_status_2(machine: Machine) -> None:
     done = machine("stauts")
     assert done.returncode == 2
     assert "Did you mean 'status'?" in done.stderr
+    for name in ("doc", "docter"):
+        assert "Did you mean 'doctor'?" in machine(name).stderr
+    assert machine("bogus").stderr.endswith(
+        "there is no command 'bogus'. `kvserving --help` lists those that there are\n"
+    )
 
 
 _INTERRUPTED = """

@@ -42,6 +42,8 @@ SUMMARIES = {
     "version": "Print the version.",
 }
 
+_ALIKE = 0.7
+"""How alike a mistyped name and the one that is meant are at least: 'bogus' is not 'logs'."""
 _SHOW = "`kvserving status` shows what runs"
 _RUN = "`kvserving up FILE` runs a file on this machine"
 # What others call a command.
@@ -118,8 +120,9 @@ class Commands(click.Group):
                 raise click.UsageError(f"there is no command {args[0]!r} here: {other}", ctx)
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self.helps, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
+            near = [name for name in self.helps if len(args[0]) > 1 and name.startswith(args[0])]
+            near = near or get_close_matches(args[0], self.helps, 1, _ALIKE)
+            hint = f" Did you mean {near[0]!r}?" if near else f" `{ctx.command_path} --help` lists those that there are"
             raise click.UsageError(f"there is no command {args[0]!r}.{hint}", ctx)
         return super().resolve_command(ctx, args)
 
