@@ -144,6 +144,10 @@ def _second_tier() -> Iterator[Example]:
     yield example(
         "storage class only for filesystem", {**filesystem, "storageClass": "a"}, {**MANAGED, "storageClass": "a"}
     )
+    mooncake = {"type": "mooncake", "url": "mooncake://host:50051"}
+    for without in (filesystem, mooncake):
+        refused = {**without, "secretRef": "a"}
+        yield example("secret only for stores that ask for it", {**MANAGED, "secretRef": "a"}, refused)
     for field in ("endpoint", "region"):
         value = "https://s3.example.org"
         yield example(f"{field} only for s3", {**S3, field: value}, {**MANAGED, field: value})

@@ -92,7 +92,7 @@ def test_a_variable_that_is_no_map_is_told_without_what_may_be_a_secret() -> Non
     ("written", "meant"),
     [
         ("/root/x", "file:///root/x"),
-        ("~/x", "file:~/x"),
+        ("~/x", "file://~/x"),
         ("./x", "file:./x"),
         ("Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B"),
         ("tiny", None),

@@ -157,7 +157,7 @@ def test_a_form_that_is_wrong_hides_what_a_plan_finds_and_says_so(
     assert cli.run(["validate", str(file)]) == 1
     said = capsys.readouterr()
     assert "spec.transfer.lease" in said.out
-    assert "what this vLLM does not take, is told once these are mended" in said.err
+    assert "what this vLLM does not take, is told once the faults are mended" in said.err
     file.write_text(document(flags))
     assert cli.run(["validate", str(file)]) == 1
     assert capsys.readouterr().err == ""

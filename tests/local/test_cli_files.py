@@ -143,6 +143,13 @@ def test_validate_shows_the_notices_of_the_plan_and_stays_valid(machine: Machine
     assert machine("validate", str(file)).returncode == 0
 
 
+def test_what_is_left_to_be_found_is_a_notice_that_is_told_once(machine: Machine) -> None:
+    bad = [machine.file(more="  transfer: {lease: -1s}", name=f"bad{number}.yaml") for number in range(3)]
+    told = "what only a plan finds, such as what this vLLM does not take, is told once the faults are mended"
+    assert machine("validate", bad[0]).stderr == f"notice: {bad[0]}: {told}\n"
+    assert machine("validate", *bad).stderr == f"notice: 3 files with faults: {told}\n"
+
+
 def test_a_section_without_a_value_is_a_notice_that_says_what_it_does(machine: Machine) -> None:
     path = machine.file(more="  cache:")
     told = "spec.cache: has no value, which counts as left out: its default holds; give it a value, or remove it."

@@ -38,6 +38,16 @@ def test_each_setting_that_does_nothing_on_one_machine_is_named() -> None:
     assert told(scaled, CLUSTER) == []
 
 
+def test_a_class_of_storage_and_a_role_without_engines_are_named() -> None:
+    stored = pair(
+        model={"uri": "hf://Qwen/Qwen3-8B", "cache": {"size": "20Gi", "storageClass": "fast"}},
+        cache={"l2": {"type": "filesystem", "size": "1Gi", "storageClass": "fast"}},
+    )
+    stored["decode"] = {"replicas": 0}
+    assert told(stored) == ["spec.decode.replicas", "spec.model.cache.storageClass", "spec.cache.l2.storageClass"]
+    assert told(stored, CLUSTER) == []
+
+
 def test_defaults_and_what_says_the_same_are_not_named() -> None:
     assert told(pair()) == []
     assert (

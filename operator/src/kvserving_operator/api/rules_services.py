@@ -131,6 +131,12 @@ L2 = _at(
         "is only used for the volume of type filesystem: remove it or set type to filesystem",
         "storageClass",
     ),
+    (
+        "secret only for stores that ask for it",
+        f"!has(self.secretRef) || !({_TYPE} in ['filesystem', 'mooncake'])",
+        "is only used for valkey, s3 and external: filesystem and mooncake take no credentials; remove it",
+        "secretRef",
+    ),
     *(
         (
             f"{field} only for s3",

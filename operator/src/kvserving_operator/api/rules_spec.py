@@ -12,7 +12,8 @@ _URI = (
 _URI_MESSAGE = "is not a known source: use hf://owner/name, pvc://claim/path, s3://bucket/path or file:///path"
 URI_MEANT = (
     ("^/[^ ]+$", "file://"),
-    ("^(~|[.][.]?)/[^ ]+$", "file:"),
+    ("^~/[^ ]+$", "file://"),
+    ("^[.][.]?/[^ ]+$", "file:"),
     ("^[A-Za-z0-9][-A-Za-z0-9_.]*/[-A-Za-z0-9_.]+$", "hf://"),
 )
 """Forms of what people write without a scheme, with the scheme that they mean; ``way_out.source`` has the same."""

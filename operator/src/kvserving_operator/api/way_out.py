@@ -44,7 +44,7 @@ def source(written: str) -> str | None:
     if written.startswith("/"):
         return f"file://{written}"
     if re.match(r"(~|\.\.?)/", written):
-        return f"file:{written}"
+        return f"file://{written}" if written.startswith("~") else f"file:{written}"
     return f"hf://{written}" if _MODEL.fullmatch(written) else None
 
 

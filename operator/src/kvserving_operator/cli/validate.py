@@ -41,16 +41,18 @@ def command(files: tuple[str, ...], output: str) -> int:
         ]
         click.echo(json.dumps(answer, indent=2))
     else:
-        for file, faults, notices, planned in results:
+        for file, faults, notices, _ in results:
             for line in source.lines(file, faults):
                 click.echo(line)
-            if not planned and any(fault.path for fault in faults):
-                more = "what only a plan finds, such as what this vLLM does not take, is told once these are mended"
-                click.echo(f"note: {source.shown(file)}: {more}", err=True)
             if not faults:
                 click.echo(f"{source.shown(file)}: valid")
                 for notice in notices:
                     click.echo(f"notice: {source.shown(file)}: {notice}", err=True)
+        half = [file for file, faults, _, planned in results if not planned and any(fault.path for fault in faults)]
+        if half:
+            where = source.shown(half[0]) if len(half) == 1 else f"{len(half)} files with faults"
+            more = "what only a plan finds, such as what this vLLM does not take, is told once the faults are mended"
+            click.echo(f"notice: {where}: {more}", err=True)
     return 1 if any(faults for _, faults, _, _ in results) else 0
 
 

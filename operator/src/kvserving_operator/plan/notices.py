@@ -165,8 +165,14 @@ def _one_machine(ctx: Context) -> list[Notice]:
         return []
     router, found = ctx.spec.router, []
     for role in ctx.roles:
+        if ctx.role(role).replicas == 0 and ctx.role(role).autoscaling is None:
+            found.append((f"spec.{role}.replicas", "with 0 no request is answered, so `kvserving up` refuses to start"))
         if ctx.role(role).autoscaling is not None:
             found.append((f"spec.{role}.autoscaling", "nothing scales there: the fewest replicas run"))
+    caches = (("model.cache", ctx.spec.model.cache), ("cache.l2", ctx.spec.cache.l2))
+    for section, storage in caches:
+        if storage is not None and storage.storage_class is not None:
+            found.append((f"spec.{section}.storageClass", f"{storage.storage_class}: claims are folders there"))
     if ctx.disaggregated and ctx.spec.transfer.rdma.mode == "required":
         found.append(("spec.transfer.rdma.mode", "required: engines reach each other by memory, NVLinks and TCP"))
     if "replicas" in router.model_fields_set and router.replicas > 1:
