@@ -7,15 +7,25 @@ from collections.abc import Iterable
 
 from ..reasons import Reason
 from . import asks
+from .claims import Claims, lacking
 from .observe import Child
 from .pods import PodState
 
+_NO_CLAIMS = Claims()
 
-def why(child: Child, pods: Iterable[PodState], *, engines: bool = True, surge: bool = False) -> tuple[Reason, str]:
+
+def why(
+    child: Child,
+    pods: Iterable[PodState],
+    *,
+    claims: Claims = _NO_CLAIMS,
+    engines: bool = True,
+    surge: bool = False,
+) -> tuple[Reason, str]:
     """Return why a workload is not ready, the most specific cause first.
 
-    ``engines``: whether there are any that a router could send requests to. ``surge``: whether pods of another
-    revision stay meanwhile.
+    ``claims`` are those of the object. ``engines``: whether there are any that a router could send requests to.
+    ``surge``: whether pods of another revision stay meanwhile.
     """
     assert child.workload is not None
     ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
@@ -23,7 +33,7 @@ def why(child: Child, pods: Iterable[PodState], *, engines: bool = True, surge: 
         if pod.failing:
             return Reason.POD_FAILING, failure_of(pod, child.role)
     for pod in ours:
-        if (claim := _of_claim(pod)) is not None:
+        if (claim := lacking(pod.name, pod.unschedulable, pod.claims, claims)) is not None:
             return claim
         if pod.unschedulable:
             hint = _NO_DEVICE_ANYWHERE if _NO_DEVICE.search(pod.unschedulable) else ""
@@ -70,37 +80,12 @@ def _unmade(pod: PodState) -> str:
     return ""
 
 
-def _of_claim(pod: PodState) -> tuple[Reason, str] | None:
-    """What a pod's claims lack, where it has no node because of them."""
-    if (lacks := _CLAIM.search(pod.unschedulable)) is not None:
-        message = f"claim {lacks[1]} is not there: create it in this namespace, or name the one that is"
-        return Reason.CLAIM_MISSING, f"{message} (that of a model by spec.model.uri)"
-    if (goes := _CLAIM_GOES.search(pod.unschedulable)) is not None:
-        return Reason.CLAIM_MISSING, f"claim {goes[1]} is being deleted: create it anew when it is gone"
-    if (lost := _CLAIM_LOST.search(pod.unschedulable)) is not None:
-        message = f"claim {lost[1]} is lost: its volume {lost[2]} is gone; delete the claim and create it anew"
-        return Reason.CLAIM_UNBOUND, message
-    if any(sentence in pod.unschedulable for sentence in _UNBOUND):
-        named = ", ".join(pod.claims) or "it mounts"
-        message = (
-            f"pod {pod.name}: no volume is bound to claim {named}: name a storage class that makes one, or create the "
-            f"volume ({pod.unschedulable})"
-        )
-        return Reason.CLAIM_UNBOUND, message
-    return None
-
-
 # Each attempt has another name.
 _POD = re.compile(r'^pods "[^"]*"')
-# As the scheduler words it.
-_UNBOUND = ("unbound immediate PersistentVolumeClaims", "didn't find available persistent volumes to bind")
-_CLAIM_LOST = re.compile(r'persistentvolumeclaim "([^"]*)" bound to non-existent persistentvolume "([^"]*)"')
-_CLAIM_GOES = re.compile(r'persistentvolumeclaim "([^"]*)" is being deleted')
 _NO_DEVICE = re.compile(r"^0/(\d+) nodes are available: \1 Insufficient nvidia\.com/gpu")
 _NO_DEVICE_ANYWHERE = (
     " (if no node ever had one: install the device plugin of the GPUs, or, without GPUs, set spec.engine.device: cpu)"
 )
-_CLAIM = re.compile(r'persistentvolumeclaim "([^"]*)" not found')
 
 
 def _tail(message: str) -> str:

@@ -17,6 +17,7 @@ from ..reasons import ENGINE_CONDITIONS, MENDS_ITSELF, WORKING, Reason
 from ..redaction import redact
 from . import asks, scaling, sets
 from .causes import failure_of, why
+from .claims import Claims, lacking
 from .facts import Condition, Facts, serving_revisions, workload
 from .failures import Problem, named
 from .pods import PodState
@@ -140,7 +141,7 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     engines = any(pod.role == "decode" and pod.revision == child.revision for pod in facts.serving)
     ours = [pod for pod in facts.view.pods if pod.role in members and not pod.deleting]
     surge = exchanging and any(revision != facts.revision for revision in sets.revisions(facts.view))
-    reason, detail = why(child, ours, engines=engines, surge=surge)
+    reason, detail = why(child, ours, claims=_claims(facts), engines=engines, surge=surge)
     if reason is Reason.LOADING_MODEL and (gone := facts.lost.get(role)):
         went = f"pod {', '.join(gone)} was deleted, and not by the operator"
         return not_ready(Reason.POD_LOST, f"{summary}: {went}; in its place: {detail}")
@@ -176,6 +177,8 @@ def _storage(facts: Facts) -> Condition:
     for (kind, name), found in sorted(facts.problems.items()):
         if kind == "PersistentVolumeClaim":
             return Condition("StorageReady", "False", found.reason, named(kind, name, found))
+    if (unbound := _unbound(facts)) is not None:
+        return unbound
     store = workload(facts, "store", ("StatefulSet",))
     planned = facts.plan is not None and any(m["kind"] == "StatefulSet" for m in facts.plan.objects)
     if store is None and not planned:
@@ -200,6 +203,31 @@ def _storage(facts: Facts) -> Condition:
         lost = f"{summary}: engines serve without it, at the price of computing{detail}"
         return Condition("StorageReady", "False", Reason.L2_UNREACHABLE, lost)
     return Condition("StorageReady", "False", Reason.STARTING, f"{summary}{detail}")
+
+
+def _claims(facts: Facts) -> Claims:
+    serving = facts.view.serving
+    made = {child.name: child.claim for child in facts.view.owned() if child.claim is not None}
+    return Claims(serving.key.name, serving.spec, made)
+
+
+def _unbound(facts: Facts) -> Condition | None:
+    """What is known of claims of the object without a volume, where pods wait for one.
+
+    A class may wait for the first pod: a claim by itself does not tell whether it is at fault, its pods do.
+    """
+    claims = _claims(facts)
+    waits = None
+    for pod in facts.view.pods:
+        mounted = tuple(name for name in pod.claims if name in claims.made and not claims.made[name].bound)
+        if not mounted or not pod.unschedulable or pod.deleting:
+            continue
+        found = lacking(pod.name, pod.unschedulable, mounted, claims)
+        if found is not None and found[0] is Reason.CLAIM_UNBOUND:
+            return Condition("StorageReady", "False", *found)
+        message = f"claim {mounted[0]} has no volume before pod {pod.name} has a node"
+        waits = waits or Condition("StorageReady", "False", Reason.STARTING, message)
+    return waits
 
 
 def _held(pod: PodState) -> str:

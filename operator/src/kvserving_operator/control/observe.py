@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from ..api import serving_role
 from ..api.v1alpha1 import KIND
 from ..plan import labels, workloads
-from . import drift
+from . import claims, drift
+from .claims import Claim
 from .config import ROLLOUT_MANAGER
 from .drift import Fields
 from .owners import Owner, controller_of
@@ -75,6 +76,7 @@ class Child:
     failing: Failing = ()
     replicas: int | None = None
     workload: Workload | None = None
+    claim: Claim | None = None
     created: str = ""
     """When it was made, RFC 3339."""
     edited: tuple[tuple[str, str], ...] = ()
@@ -154,6 +156,7 @@ def child_of(body: Mapping[str, Any], api_version: str, kind: str) -> Child:
         failing=failing_of(body, kind),
         replicas=replicas if isinstance(replicas, int) else None,
         workload=workload_of(body, kind, fields),
+        claim=claims.of_body(body, kind),
         created=metadata.get("creationTimestamp") or "",
         edited=tuple(sorted((label, value) for label, value in selected.items() if marks.get(label) != value)),
     )
@@ -371,6 +374,7 @@ def _differs(known: Child, child: Child) -> bool:
             child.replicas,
             child.workload,
         )
-        or (known.scale, known.failing, known.edited) != (child.scale, child.failing, child.edited)
+        or (known.scale, known.failing, known.edited, known.claim)
+        != (child.scale, child.failing, child.edited, child.claim)
         or (known.fields is not child.fields and known.fields != child.fields)
     )
