@@ -27,7 +27,7 @@ def status(**conditions: str) -> dict[str, Any]:
         ({}, status(Degraded="False"), []),
         (status(Degraded="True/A"), status(Degraded="True/A"), []),
         (status(Degraded="True/A"), status(Degraded="True/B"), [EventKind.DEGRADED]),
-        (status(Degraded="True"), status(Degraded="False"), [EventKind.RECOVERED]),
+        (status(Degraded="True"), status(Degraded="False"), []),
         (status(TransferVerified="True"), status(TransferVerified="False"), [EventKind.TRANSFER_FAILED]),
         (status(TransferVerified="Unknown"), status(TransferVerified="True"), [EventKind.TRANSFER_VERIFIED]),
         (status(ConfigValid="True"), status(ConfigValid="False"), [EventKind.INVALID_SPEC]),
@@ -38,6 +38,48 @@ def test_events_tell_of_transitions_alone(
     before: dict[str, Any], after: dict[str, Any], kinds: list[EventKind]
 ) -> None:
     assert [event.kind for event in transitions(before, after)] == kinds
+
+
+def kinds_of(*moments: dict[str, Any]) -> list[EventKind]:
+    """The events about readiness and faults on the way through statuses, one a second, as they are written."""
+    written: dict[str, Any] = {}
+    found: list[EventKind] = []
+    for second, moment in enumerate(moments):
+        before = {condition["type"]: condition for condition in written.get("conditions", ())}
+        for condition in moment["conditions"]:
+            was = before.get(condition["type"], {})
+            same = was.get("status") == condition["status"]
+            condition["lastTransitionTime"] = was["lastTransitionTime"] if same else f"2026-01-01T00:00:{second:02}Z"
+        found += [event.kind for event in transitions(written, moment)]
+        written = moment
+    return found
+
+
+def moment(ready: str, degraded: str) -> dict[str, Any]:
+    return status(ConfigValid="True", Ready=ready, Degraded=degraded)
+
+
+def test_an_object_recovers_when_it_is_ready_again_and_not_when_its_fault_goes_for_a_moment() -> None:
+    well, faulty = moment("True", "False"), moment("False/PodFailing", "True/PodFailing")
+    fades, other = moment("False/Starting", "False"), moment("False/L2Unreachable", "True/L2Unreachable")
+    new = moment("False/Starting", "False")
+    begins = [EventKind.READY]
+    lost = [EventKind.NOT_READY, EventKind.DEGRADED]
+    ends = [EventKind.READY, EventKind.RECOVERED]
+    assert kinds_of(new, well, faulty, fades) == [*begins, *lost], "what is not ready has not recovered"
+    assert kinds_of(new, well, faulty, other) == [*begins, *lost, EventKind.DEGRADED], "one fault for another"
+    assert kinds_of(new, well, faulty, well) == [*begins, *lost, *ends]
+    assert kinds_of(new, well, faulty, fades, faulty, fades, well) == [*begins, *lost, EventKind.DEGRADED, *ends]
+    assert kinds_of(new, well, moment("True", "True/KindMissing"), well)[-1] is EventKind.RECOVERED
+    assert kinds_of(new, well, faulty, fades, well, well, fades, well)[-1] is EventKind.READY, "told once"
+
+
+def test_a_new_object_that_was_never_ready_does_not_recover() -> None:
+    new, well = moment("False/Starting", "False"), moment("True", "False")
+    lacks = moment("False/SecretMissing", "True/SecretMissing")
+    for first in ((new,), ()):
+        assert kinds_of(*first, lacks, new, lacks, new, well) == [EventKind.DEGRADED] * 2 + [EventKind.READY]
+    assert kinds_of(new, lacks, well) == [EventKind.DEGRADED, EventKind.READY]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,11 @@ class EventKind(Enum):
     TRANSFER_VERIFIED = ("TransferVerified", "Normal", "A probe proved that KV moves from prefill to decode.")
     TRANSFER_FAILED = ("TransferNotVerified", "Warning", "A probe or the engines' counters show that KV does not move.")
     DEGRADED = ("Degraded", "Warning", "Something needs attention; the message says what.")
-    RECOVERED = ("Recovered", "Normal", "Nothing needs attention any more.")
+    RECOVERED = (
+        "Recovered",
+        "Normal",
+        "The object, which was ready before something needed attention, is ready again and nothing does any more.",
+    )
     AVAILABLE = ("Available", "Normal", "Requests can be served.")
     UNAVAILABLE = ("Unavailable", "Warning", "Requests can no longer be served.")
     ROLLING_OUT = (
@@ -85,12 +89,11 @@ _TRANSITIONS: Mapping[tuple[str, Change], EventKind] = {
     ("TransferVerified", "True"): EventKind.TRANSFER_VERIFIED,
     ("TransferVerified", "False"): EventKind.TRANSFER_FAILED,
     ("Degraded", "True"): EventKind.DEGRADED,
-    ("Degraded", "False"): EventKind.RECOVERED,
     ("Available", "True"): EventKind.AVAILABLE,
     ("Available", "False"): EventKind.UNAVAILABLE,
 }
 # These tell of a loss, which needs something to lose: not on a new object.
-_NEED_OPPOSITE = frozenset((EventKind.NOT_READY, EventKind.RECOVERED, EventKind.UNAVAILABLE))
+_NEED_OPPOSITE = frozenset((EventKind.NOT_READY, EventKind.UNAVAILABLE))
 # What somebody asked for is no warning.
 _ASKED_FOR: Mapping[tuple[EventKind, str], EventKind | None] = {
     (EventKind.NOT_READY, Reason.ROLLING_OUT.value): EventKind.ROLLING_OUT,
@@ -130,7 +133,31 @@ def transitions(last: Mapping[str, Any], document: Mapping[str, Any]) -> tuple[E
             sent = EventKind.ROLLING_OUT
         if sent is not None and (moved or (kind in _REASON_MATTERS and was.get("reason") != condition["reason"])):
             found.append(Event(sent, f"{condition['reason']}: {condition['message']}"))
-    return (*found, *_of_rollout(last, document))
+    return (*found, *_of_recovery(before, _by_type(document.get("conditions") or ())), *_of_rollout(last, document))
+
+
+def _of_recovery(before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]) -> Iterator[Event]:
+    """The end of a fault: not before the object is ready, and not of one that had never been.
+
+    A fault may go for a moment, or for another one, while pods are tried again: that is no recovery.
+    """
+    ready, degraded = after.get("Ready", {}), after.get("Degraded", {})
+    if ready.get("status") != "True" or degraded.get("status") != "False":
+        return
+    was_ready, was_degraded = before.get("Ready", {}), before.get("Degraded", {})
+    if was_ready.get("status") == "True":
+        over = was_degraded.get("status") == "True"
+    else:
+        since, ended = _since(was_ready), _since(was_degraded)
+        # Every condition of a new object is of one moment; Ready that is younger than another one has changed.
+        known = since > min(map(_since, before.values()), default="")
+        over = known and (was_degraded.get("status") == "True" or ended >= since)
+    if over:
+        yield Event(EventKind.RECOVERED, f"{ready['reason']}: {ready['message']}; {degraded['message']}")
+
+
+def _since(condition: Mapping[str, Any]) -> str:
+    return str(condition.get("lastTransitionTime") or "")
 
 
 def _asked(status: Mapping[str, Any]) -> tuple[Any, ...]:
