@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.bodies import SPEC
+from tests.control.bodies import SPEC, pod
 from tests.control.test_conditions import by_type, facts, with_pods, with_workload, without_pods
 
 from kvserving_operator.control.facts import Facts, Transfer
@@ -124,6 +124,8 @@ def test_what_no_waiting_mends_is_told_before_engines_that_load(reason: Reason) 
         ({"failing": "InvalidImageName"}, True),
         ({"failing": "CrashLoopBackOff", "restarts": 2}, True),
         ({"failing": "CrashLoopBackOff", "restarts": 1}, False),
+        ({"failing": "CrashLoopBackOff", "retries": 2}, True),
+        ({"failing": "CrashLoopBackOff", "told": True}, True),
     ],
 )
 def test_a_pod_that_fails_for_good_blocks_progress(changes: dict[str, Any], stalled: bool) -> None:
@@ -131,8 +133,25 @@ def test_a_pod_that_fails_for_good_blocks_progress(changes: dict[str, Any], stal
     found = by_type(made)
     assert found["Ready"].reason is Reason.POD_FAILING
     assert found["Stalled"].holds == stalled
-    assert (found["Stalled"].reason is Reason.POD_FAILING) == stalled
+    assert found["Stalled"].reason is Reason.POD_FAILING
+    assert found["Stalled"].message.startswith("it may go on by itself: ") != stalled
     assert found["Reconciling"].status == "False"
+
+
+@pytest.mark.parametrize(
+    "said", ["the model's folder /m is not there: correct spec.model.uri", "vLLM refuses its command line: --no-such"]
+)
+@pytest.mark.parametrize("init", [False, True], ids=["engine", "init container"])
+def test_what_our_code_says_is_lacking_blocks_progress_from_its_first_end_on(said: str, init: bool) -> None:
+    made = facts(transfer=UNPROVED)
+    [name, *_] = [there.name for there in made.view.pods if there.role == "decode"]
+    end = {"terminated": {"exitCode": 1, "message": f"KVServing: {said}"}}
+    once = {"name": "engine", "ready": False, "restartCount": 1, "state": {"running": {}}, "lastState": end}
+    key = "initContainerStatuses" if init else "containerStatuses"
+    found = by_type(with_pods(made, pod(name, "decode", made.revision, ready=False, **{key: [once]})))
+    for told in ("Stalled", "Degraded"):
+        assert (found[told].status, found[told].reason) == ("True", Reason.POD_FAILING), told
+        assert said in found[told].message
 
 
 def test_pods_that_a_policy_refuses_block_progress() -> None:

@@ -69,7 +69,7 @@ def conditions(facts: Facts) -> tuple[Condition, ...]:
     ready = _ready(facts, causes)
     degraded = _degraded(facts, leaves)
     progressing = _progressing(facts, causes)
-    stalled = _stalled(facts, causes)
+    stalled = _stalled(facts, causes, degraded)
     if stalled.holds:
         progressing = Condition("Progressing", "False", stalled.reason, stalled.message)
     reconciling = Condition("Reconciling", progressing.status, progressing.reason, progressing.message)
@@ -347,7 +347,7 @@ def _progressing(facts: Facts, causes: Sequence[Condition]) -> Condition:
     return Condition("Progressing", "False", Reason.READY, "the spec is met")
 
 
-def _stalled(facts: Facts, causes: Sequence[Condition]) -> Condition:
+def _stalled(facts: Facts, causes: Sequence[Condition], degraded: Condition) -> Condition:
     if (failed := facts.failed) is not None:
         return replace(failed, type="Stalled", status="True")
     if (blocked := _blocked(facts)) is not None:
@@ -355,6 +355,8 @@ def _stalled(facts: Facts, causes: Sequence[Condition]) -> Condition:
     for leaf in causes:
         if leaf.reason in _STUCK or (leaf.reason is Reason.POD_FAILING and _fails_for_good(facts)):
             return Condition("Stalled", "True", leaf.reason, f"{leaf.type}: {leaf.message}")
+    if degraded.holds:
+        return Condition("Stalled", "False", degraded.reason, f"it may go on by itself: {degraded.message}")
     return Condition("Stalled", "False", Reason.READY, "nothing blocks progress")
 
 

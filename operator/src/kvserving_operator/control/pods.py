@@ -77,6 +77,10 @@ class PodState:
     """The container whose image is not had."""
     registry: str = ""
     """What the registry or the runtime answered to that, as far as the kubelet tells."""
+    retries: int = 0
+    """How often a container that is not ready was started again, of those that initialise the pod too."""
+    told: bool = False
+    """Whether our code said what its container lacks: it starts no better until that is there."""
     last_end: str = ""
     """How a container ended that is started again now, in words; empty where none is."""
 
@@ -95,7 +99,8 @@ class PodState:
     @property
     def fails_for_good(self) -> bool:
         """Whether it fails, and another attempt is not likely to end otherwise."""
-        return bool(self.failing) and (self.failing in _FOR_GOOD or self.restarts >= _STARTS)
+        often = max(self.restarts, self.retries) >= _STARTS
+        return bool(self.failing) and (self.told or often or self.failing in _FOR_GOOD)
 
     @property
     def serving(self) -> bool:
@@ -111,6 +116,7 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
     scheduled = conditions.get("PodScheduled") or {}
     failing, message = _failing(status)
     unpulled, answer = _unpulled(status) if failing in _OF_IMAGES else ("", "")
+    unready = [container for container in containers(status) if not container.get("ready")]
     return PodState(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -137,6 +143,8 @@ def pod_state(body: Mapping[str, Any]) -> PodState:
         claims=_claims(body),
         unpulled=unpulled,
         registry=answer,
+        retries=max((container.get("restartCount") or 0 for container in unready), default=0),
+        told=any(last_words(ended(container)) for container in unready),
         last_end=_last_end(status),
     )
 
