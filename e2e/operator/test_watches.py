@@ -13,7 +13,7 @@ from e2e.controlplane.faults import DropEvent, DuplicateEvent, EventMatch, Match
 from e2e.operator.objects import children, eventually, path_of, serving
 from e2e.operator.waiting import settle, uids, wait_for, wait_planned
 
-from kvserving_operator.control.main import ExitCode
+from kvserving_operator.control.exit_codes import ExitCode
 
 READS = frozenset({"get", "list", "watch"})
 # The proxy answers a stale read of one object from a list, and the operator may not list Secrets.

@@ -39,7 +39,7 @@ from e2e.controlplane.pod_script import CREATING, READY, RUNNING
 from e2e.operator.objects import children, condition, differences, eventually, path_of, serving
 from e2e.operator.running import Operator
 
-from kvserving_operator.control.main import ExitCode
+from kvserving_operator.control.exit_codes import ExitCode
 from kvserving_operator.control.permissions import CHILDREN
 
 _READS = frozenset({"get", "list"})

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 from kvserving_operator.cli.operator import command
 from kvserving_operator.control import main
 from kvserving_operator.control.config import Config, Election
+from kvserving_operator.control.exit_codes import ExitCode
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def test_log_lines_are_json_unless_text_is_asked_for(configured: list[Config]) -
 
 def test_help_names_every_exit_status() -> None:
     output = invoke("--help").output
-    for code in main.ExitCode:
+    for code in ExitCode:
         assert f"\n    {code.value}  " in output
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from kvserving_operator.control.conditions import TYPES
 from kvserving_operator.control.events import EventKind
-from kvserving_operator.control.main import ExitCode
+from kvserving_operator.control.exit_codes import ExitCode
 from kvserving_operator.control.permissions import TABLE
 from kvserving_operator.reasons import Reason
 from kvserving_operator.reference import process

@@ -8,7 +8,6 @@ import logging
 import signal
 import time
 from collections.abc import Awaitable, Callable
-from enum import IntEnum
 from typing import Any
 
 from kubernetes.aio.client.api_client import ApiClient
@@ -17,6 +16,7 @@ from ..verify.run import verify
 from . import app, logs, preflight
 from .config import Config
 from .credentials import NoCredentials, access, client
+from .exit_codes import ExitCode
 from .failures import ApiFailure, describe
 from .health import LagMeter, Vitals, serve
 from .kube import Kube, MayNotWrite
@@ -36,21 +36,6 @@ _DRAIN_SECONDS = 10.0
 _FIRST_LISTING_SECONDS = 60.0
 _LISTING_PAUSE = 1.0
 _ACTIVITY_SECONDS = 10.0
-
-
-class ExitCode(IntEnum):
-    """How the process ends. 2 is left to the command line: wrong usage."""
-
-    STOPPED = 0
-    """A signal asked it to."""
-    FAILED = 1
-    """A watch or another part failed for good; the log says which. A restart may help."""
-    PERMISSIONS = 3
-    """Verbs are missing; the log names each."""
-    LEASE_LOST = 4
-    """Another operator may write now. A restart is right."""
-    CLUSTER = 5
-    """The apiserver cannot be reached, or the CRD is not installed."""
 
 
 def run(config: Config, *, probe: Probe = verify) -> int:

@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 
 from ..control.conditions import TYPES
 from ..control.events import EventKind
-from ..control.main import ExitCode
+from ..control.exit_codes import ExitCode
 from ..control.metrics import Metrics
 from ..control.permissions import TABLE
 from ..reasons import Reason

@@ -73,7 +73,8 @@ def _kinds(facts: ClusterFacts) -> Iterator[Finding]:
             "crd-missing",
             f"CustomResourceDefinition {KIND}",
             f"the cluster has no {KIND} of {API_VERSION}",
-            why="no object can be created, and the operator does not start",
+            why="no object can be created, and the operator does not start; with a CRD that is deleted go "
+            "its objects and all that was made for them",
             fix="`kubectl apply --server-side -f crds/`, or the chart with crds.install",
         )
         return

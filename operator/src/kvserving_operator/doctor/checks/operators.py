@@ -7,16 +7,19 @@ from itertools import combinations
 from typing import Any
 
 from ... import __version__
+from ...api.v1alpha1 import API_VERSION, KIND
 from ...control.permissions import NAME
-from ...control.pods import PodState, pod_state
+from ...control.pods import pod_state
 from ...engines.catalog import tag_version
 from ...listing import some
 from ..facts import Body, ClusterFacts, Live, ObjectFacts
 from ..findings import Finding, error, warning
+from . import operator_pods
 
 SELECTOR = f"app.kubernetes.io/name={NAME}"
 """Of the operators' Deployments and their pods."""
 IMAGE_FAULTS = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
+_ROLLED_OUT = "deployment.kubernetes.io/revision"
 _INSTALL = "`helm install` of charts/kvserving-operator, or `kubectl apply --server-side -f deploy/install.yaml`"
 
 
@@ -88,10 +91,31 @@ def of_cluster(facts: ClusterFacts) -> Iterator[Finding]:
             fix=_INSTALL,
         )
     for body in facts.operators:
-        yield from _deployed(body, [pod for pod in facts.pods or () if _of(pod, body)], known=facts.pods is not None)
+        pods = [pod for pod in facts.pods or () if _of(pod, body)]
+        if facts.kinds is not None and (API_VERSION, KIND) not in facts.kinds:
+            yield from _without_crd(body, pods)
+        else:
+            yield from _deployed(body, pods, known=facts.pods is not None)
+        yield from operator_pods.restarted(deployment(body), pods)
     namespaces = {name.partition("/")[0] for names in facts.needs.values() for name in names}
     for _, finding in _rivals(facts.operators, facts.server, namespaces):
         yield finding
+
+
+def _without_crd(body: Body, pods: Sequence[Body]) -> Iterator[Finding]:
+    """What is told of an operator in a cluster without the CRD: that is why it does not run, and no upgrade is."""
+    metadata = body["metadata"]
+    if (body.get("status") or {}).get("availableReplicas"):
+        return
+    stuck = operator_pods.stuck(pods)
+    yield error(
+        "operator-down",
+        deployment(body),
+        f"none of its pods is available: the CRD is missing{stuck and '; '}{stuck}",
+        why="it does not start without the CRD; objects that there were went with it, and all that was made for them",
+        fix=f"apply the CRD, as crd-missing says, and the objects anew; `kubectl rollout restart "
+        f"deployment/{metadata['name']} -n {metadata['namespace']}` spares the wait for the next attempt",
+    )
 
 
 def _deployed(body: Body, pods: Sequence[Body], *, known: bool) -> Iterator[Finding]:
@@ -135,16 +159,10 @@ def _of(pod: Body, body: Body) -> bool:
     return pod["metadata"].get("namespace") == body["metadata"]["namespace"] and wanted.items() <= marks.items()
 
 
-def _failing(pods: Sequence[Body]) -> PodState | None:
-    """The first pod that does not start, or finds no node."""
-    states = (pod_state(pod) for pod in pods)
-    return next((s for s in states if not s.ready and not s.deleting and (s.failing or s.unschedulable)), None)
-
-
 def _stuck(body: Body, pods: Sequence[Body], *, known: bool) -> str:
     """Which pod does not start and why; that a rollout does not end, where pods may not be read; else empty."""
-    if (state := _failing(pods)) is not None:
-        return f"pod {state.name}: {f'{state.failing} {state.failing_message}'.strip() or state.unschedulable}"
+    if found := operator_pods.stuck(pods):
+        return found
     conditions = (body.get("status") or {}).get("conditions") or ()
     late = next((c for c in conditions if c.get("type") == "Progressing" and c.get("status") == "False"), None)
     return "" if known or late is None else f"{late.get('reason')}: {late.get('message')}"
@@ -152,24 +170,29 @@ def _stuck(body: Body, pods: Sequence[Body], *, known: bool) -> str:
 
 def _restart(body: Body, pods: Sequence[Body]) -> str:
     """The way out of pods of an operator that do not start."""
-    namespace, state = body["metadata"]["namespace"], _failing(pods)
+    namespace, state = body["metadata"]["namespace"], operator_pods.failing(pods)
     back = _back(body)
     if state is None:
-        return f"`kubectl describe pods -n {namespace} -l {SELECTOR}` says why; {back}"
+        return f"`kubectl describe pods -n {namespace} -l {SELECTOR}` says why{back}"
     if state.failing in IMAGE_FAULTS:
         right = change(body, "--set image.repository=REPOSITORY,image.tag=TAG", "with another image")
-        return f"name an image that there is, and imagePullSecrets where its registry wants some: {right}; {back}"
+        return f"name an image that there is, and imagePullSecrets where its registry wants some: {right}{back}"
     if state.unschedulable and not state.failing:
-        return f"give the cluster room for one more pod of the operator; {back}"
-    return f"`kubectl logs {state.name} -n {namespace} --previous` says why; {back}"
+        return f"give the cluster room for one more pod of the operator{back}"
+    log = f"`kubectl logs {state.name} -n {namespace} --previous` says why"
+    return f"{log}; {known}" if (known := operator_pods.way_out(state)) else f"{log}{back}"
 
 
 def _back(body: Body) -> str:
+    """What takes an upgrade back, after what else is to be done; empty where there has been none."""
     metadata = body["metadata"]
-    release = (metadata.get("annotations") or {}).get("meta.helm.sh/release-name")
-    if release:
-        return f"`helm rollback {release} -n {metadata['namespace']}` takes the upgrade back"
-    return f"`kubectl rollout undo deployment/{metadata['name']} -n {metadata['namespace']}` takes it back"
+    marks = metadata.get("annotations") or {}
+    if marks.get(_ROLLED_OUT) == "1":
+        return ""
+    if release := marks.get("meta.helm.sh/release-name"):
+        return f"; if an upgrade brought it, `helm rollback {release} -n {metadata['namespace']}` takes that back"
+    undo = f"`kubectl rollout undo deployment/{metadata['name']} -n {metadata['namespace']}`"
+    return f"; if an upgrade brought it, {undo} takes that back"
 
 
 def _running(body: Body, pods: Sequence[Body]) -> list[str]:
