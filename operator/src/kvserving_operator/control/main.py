@@ -24,8 +24,8 @@ from .lease import Leadership, LeaseLost
 from .metrics import Metrics
 from .observe import Key, Store
 from .parts import Parts, assemble
+from .patience import patiently
 from .reconcile import Reconciler, Result
-from .resync import Resync
 from .source import SourceEnded
 from .verification import Probe
 from .workqueue import Backoff, Closed, TokenBucket, WorkQueue
@@ -33,8 +33,6 @@ from .workqueue import Backoff, Closed, TokenBucket, WorkQueue
 log = logging.getLogger(__name__)
 
 _DRAIN_SECONDS = 10.0
-_FIRST_LISTING_SECONDS = 60.0
-_LISTING_PAUSE = 1.0
 _ACTIVITY_SECONDS = 10.0
 
 
@@ -125,9 +123,9 @@ class Process:
         self._stop.set()
 
     async def _serve(self, kube: Kube, login: Callable[[], Any]) -> None:
-        kinds = await preflight.installed(kube)
-        await preflight.check(kube, self._config, kinds)
-        await preflight.look_for_namespaces(kube, self._config)
+        kinds = await patiently(lambda: preflight.installed(kube))
+        await patiently(lambda: preflight.check(kube, self._config, kinds))
+        await patiently(lambda: preflight.look_for_namespaces(kube, self._config))
         self._vitals.role = "standby"
         self._vitals.standing_by = lambda: self._leadership.problem
         await self._leadership.hold(kube, lambda: self._work(kube, kinds, login))
@@ -144,18 +142,6 @@ class Process:
                 await task
         finally:
             stopped.cancel()
-
-    async def _first_listing(self, resync: Resync) -> None:
-        """List everything; an apiserver that is busy is asked again for a while. Raises ``ApiFailure``."""
-        until = time.monotonic() + _FIRST_LISTING_SECONDS
-        while True:
-            try:
-                return await resync.once(0.0)
-            except ApiFailure as failure:
-                if failure.status not in (0, 429, 500, 503, 504) or time.monotonic() > until:
-                    raise
-                log.warning("%s; asking again", describe(failure))
-                await asyncio.sleep(max(_LISTING_PAUSE, failure.retry_after))
 
     async def _unless_stopped(self, work: Awaitable[None]) -> None:
         """Run ``work`` to its end, or until a signal. Raises what ``work`` raises."""
@@ -183,7 +169,7 @@ class Process:
             found=kinds,
             login=login,
         )
-        await self._unless_stopped(self._first_listing(parts.resync))
+        await self._unless_stopped(patiently(lambda: parts.resync.once(0.0)))
         self._vitals.synced = True
         await self._run(parts)
 
