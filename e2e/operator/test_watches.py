@@ -10,6 +10,7 @@ from e2e.controlplane.controlplane import ControlPlane
 from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.controlplane.fault_proxy import FaultProxy
 from e2e.controlplane.faults import DropEvent, DuplicateEvent, EventMatch, Match, Stale, StallWatch, Status
+from e2e.controlplane.fixtures import CRDS
 from e2e.operator.objects import children, eventually, path_of, serving
 from e2e.operator.waiting import settle, uids, wait_for, wait_planned
 
@@ -116,6 +117,22 @@ def test_a_watch_that_is_refused_for_good_ends_the_process_and_says_why(
     assert code == ExitCode.PERMISSIONS
     errors = [line for line in operator.lines() if line["level"] in ("error", "critical")]
     assert any("services" in line["message"] for line in errors), operator.tail()
+
+
+def test_a_crd_that_is_deleted_ends_the_process_and_is_named_with_the_way_out(
+    plane: ControlPlane, namespace: str, start: Any
+) -> None:
+    operator = start("--no-elect")
+    plane.api.create(serving(namespace))
+    eventually(lambda: len(children(plane, namespace)), lambda n: n >= 5, what="children")
+    try:
+        plane.api.delete("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/kvservings.kvserving.dev")
+        code = operator.wait(60)
+    finally:
+        plane.apply_crds(CRDS)
+    assert code == ExitCode.CLUSTER
+    errors = [line["message"] for line in operator.lines() if line["level"] == "error"]
+    assert any("the CRD of KVServing (" in said and "apply the CRDs" in said for said in errors), operator.tail()
 
 
 def test_secrets_are_read_by_name_alone(

@@ -12,6 +12,7 @@ from typing import Any
 
 from kubernetes.aio.client.api_client import ApiClient
 
+from ..api.v1alpha1 import API_VERSION, KIND
 from ..verify.run import verify
 from . import app, logs, preflight
 from .config import Config
@@ -49,7 +50,7 @@ async def _guarded(config: Config, probe: Probe) -> ExitCode:
     except preflight.PermissionsMissing as error:
         log.error("%s", error)
         return ExitCode.PERMISSIONS
-    except preflight.CrdMissing as error:
+    except (preflight.CrdMissing, preflight.KindDeleted) as error:
         log.error("%s", error)
         return ExitCode.CLUSTER
     except NoCredentials as error:
@@ -128,7 +129,15 @@ class Process:
         await patiently(lambda: preflight.look_for_namespaces(kube, self._config))
         self._vitals.role = "standby"
         self._vitals.standing_by = lambda: self._leadership.problem
-        await self._leadership.hold(kube, lambda: self._work(kube, kinds, login))
+        try:
+            await self._leadership.hold(kube, lambda: self._work(kube, kinds, login))
+        except preflight.CrdMissing as error:
+            # Seen by a comparison, before the watch ended.
+            raise preflight.KindDeleted([(API_VERSION, KIND)]) from error
+        except SourceEnded as error:
+            if error.status == 404 and (gone := await preflight.gone(kube, kinds)):
+                raise preflight.KindDeleted(gone) from error
+            raise
 
     async def _until_stopped(self, work: Awaitable[None]) -> None:
         """Run ``work``; until it is active, a signal ends it (then, it ends by itself)."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..api.v1alpha1 import API_VERSION, KIND
 from .config import Config
-from .failures import ApiFailure
+from .failures import ApiFailure, describe
 from .kube import Kube
 from .permissions import CHILDREN, TABLE, Resource
 
@@ -36,6 +36,23 @@ class PermissionsMissing(Exception):
         super().__init__(
             f"the operator lacks {len(self.missing)} permissions:\n{listed}\n"
             "grant them (python -m kvserving_operator.control.permissions --print shows the RBAC objects)"
+        )
+
+
+class KindDeleted(Exception):
+    """Kinds that the operator watched are no longer there, ``gone`` as (apiVersion, kind)."""
+
+    def __init__(self, gone: Iterable[tuple[str, str]]) -> None:
+        self.gone = tuple(sorted(gone))
+        named = ", ".join(f"{kind} ({version})" for version, kind in self.gone)
+        super().__init__(
+            f"the CRD of {named} was deleted while the operator watched it: the operator ends. "
+            + (
+                f"Every {KIND} and all that was made for it went with it: apply the CRDs (kubectl apply --server-side "
+                "-f crds/), then the objects anew; the operator starts when they are there"
+                if (API_VERSION, KIND) in self.gone
+                else "It starts again without it; install the CRD again where objects need it"
+            )
         )
 
 
@@ -68,6 +85,17 @@ async def installed(kube: Kube) -> Installed:
         )
     kinds = {(resource.api_version, resource.kind) for resource in CHILDREN}
     return Installed(frozenset(kinds & present), frozenset(kinds - present))
+
+
+async def gone(kube: Kube, before: Installed) -> frozenset[tuple[str, str]]:
+    """Which kinds that were there ``before`` the cluster has no more; none where that is not answered."""
+    try:
+        return before.present - (await installed(kube)).present
+    except CrdMissing:
+        return frozenset({(API_VERSION, KIND)})
+    except ApiFailure as failure:
+        log.warning("which kind is gone is not known: %s", describe(failure))
+        return frozenset()
 
 
 async def check(kube: Kube, config: Config, kinds: Installed) -> None:

@@ -89,7 +89,7 @@ class Source:
         self._thread.start()
         error = await ended
         if not self._stopped:
-            raise SourceEnded("the watches ended; the lines before say why") from error
+            raise SourceEnded("the watches ended; a line before names the kind whose watch failed") from error
 
     async def close(self) -> None:
         """End the watches; a thread that does not end soon is left to the end of the process."""
