@@ -11,7 +11,7 @@ from ...control.permissions import CHILDREN, ROLE
 from ...listing import some
 from ..facts import Body, ClusterFacts
 from ..findings import Finding, error, info, warning
-from . import nodes, operators, schema
+from . import claims, nodes, operators, schema
 from .namespace import DEFAULT_CLASS
 
 _OLDEST = (1, 33)
@@ -171,13 +171,13 @@ def _storage(facts: ClusterFacts) -> Iterator[Finding]:
         return
     marks = [(body["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) for body in facts.storage_classes]
     if "true" not in marks:
-        names = ", ".join(str(body["metadata"]["name"]) for body in facts.storage_classes) or "none"
+        names = [str(body["metadata"]["name"]) for body in facts.storage_classes]
         yield info(
             "no-default-storage-class",
             facts.server,
-            f"no storage class is the default; there are: {names}",
+            f"no storage class is the default; there are: {', '.join(names) or 'none'}",
             why="claims without a class stay Pending: spec.model.cache.size and cache.l2.type filesystem make some",
-            fix="name storageClass in the object; it must be able to do ReadWriteMany",
+            fix=claims.install_or_name(names, "the object's storageClass"),
         )
     for body in facts.storage_classes:
         marked = (body["metadata"].get("annotations") or {}).get(DEFAULT_CLASS) == "true"

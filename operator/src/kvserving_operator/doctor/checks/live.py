@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ...control.conditions import LEAVES
 from ...control.permissions import CHILDREN
@@ -12,7 +11,7 @@ from ...plan.secret_refs import PULL_KEY, PULL_TYPE, SecretNeed, needed
 from ...reasons import Reason
 from ..facts import Live, ObjectFacts, name_of
 from ..findings import Finding, Severity, error, info, warning
-from . import events, operators, pods, room, schema
+from . import claims, events, operators, pods, room, schema
 
 _PASSING = frozenset(
     {
@@ -69,7 +68,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     if facts.plan is not None:
         yield from _children(facts, live)
         yield from _secrets(facts, live)
-    yield from _claims(facts, live)
+    yield from claims.findings(facts, live)
     yield from events.findings(live)
 
 
@@ -200,37 +199,3 @@ def _creation(name: str, namespace: str, need: SecretNeed) -> str:
         return f"`{command} --from-file=FOLDER`, with the files that pods are to find in the volume"
     files = " ".join(f"--from-file={key}" for key in sorted(need.keys))
     return f"`{command} {files}`, with values in files so called"
-
-
-def _claims(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
-    for name, claim in live.claims.items():
-        where = f"PersistentVolumeClaim {name}"
-        if claim is None:
-            yield error(
-                "claim-missing",
-                where,
-                "it does not exist",
-                why="pods that mount it stay Pending",
-                fix="create the claim, or name another one in spec.model or spec.cache",
-            )
-            continue
-        spec: Mapping[str, Any] = claim.get("spec") or {}
-        phase = (claim.get("status") or {}).get("phase")
-        if phase != "Bound":
-            named = spec.get("storageClassName") or "the cluster's default"
-            yield warning(
-                "claim-unbound",
-                where,
-                f"it is {phase or 'new'} (storage class {named})",
-                why="pods that mount it stay Pending, unless its class waits for the first of them",
-                fix="`kubectl describe pvc` says why; engines need a class that can do ReadWriteMany",
-            )
-        modes = set(spec.get("accessModes") or ())
-        if len(live.pods_of("prefill", "decode")) > 1 and not modes & {"ReadWriteMany", "ReadOnlyMany"}:
-            yield warning(
-                "claim-of-one-node",
-                where,
-                f"its access modes are {', '.join(sorted(modes)) or 'none'}, and several engines mount it",
-                why="all of them must run on one node; others wait in ContainerCreating",
-                fix="use a claim with ReadWriteMany, or ReadOnlyMany for weights",
-            )

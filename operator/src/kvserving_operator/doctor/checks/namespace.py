@@ -15,6 +15,7 @@ from ...plan.workloads import pod_template, pods_each
 from ..explain import main_container, role_of, workloads
 from ..facts import Body, Live, ObjectFacts, name_of
 from ..findings import Finding, error, warning
+from . import claims
 from .placement import Amounts, amounts
 
 ENFORCED = "pod-security.kubernetes.io/enforce"
@@ -266,7 +267,7 @@ def _classes(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             name_of(claim),
             f"there is no storage class {named}" if named else "it names no storage class, and none is the default",
             why="the claim stays Pending until a volume is made for it by hand, and pods that mount it wait",
-            fix=f"name one of these in storageClass, able to do ReadWriteMany: {', '.join(names) or 'there is none'}",
+            fix=claims.install_or_name(names, "storageClass"),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...amounts import size
 from ...api.types import ResourceQuantity
+from ...control import asks
 from ...control.pods import NEVER_RAN, PodState, containers, ended, last_words, pod_state
 from ...engines import arguments
 from ...listing import times
@@ -17,7 +18,7 @@ from ...plan.workloads import pod_template
 from ..explain import main_container, transfer_config, workloads
 from ..facts import Body, Live, ObjectFacts, role_of
 from ..findings import Finding, error, info, warning
-from . import images, restarts, room
+from . import claims, images, restarts, room
 from .operators import IMAGE_FAULTS
 
 _SHM = "/dev/shm"  # noqa: S108 - vLLM's own path
@@ -50,7 +51,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
     yield from _absent(facts, live)
     workers = [labels.worker(role) for role in ("prefill", "decode")]
     for pod in live.pods_of("prefill", "decode", "router", "store", *workers):
-        yield from _running(facts, pod)
+        yield from _running(facts, live, pod)
     engines = live.pods_of("prefill", "decode")
     for pod in engines:
         yield from _engine(facts, pod)
@@ -73,16 +74,18 @@ def _absent(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
             )
 
 
-def _running(facts: ObjectFacts, pod: Body) -> Iterator[Finding]:
+def _running(facts: ObjectFacts, live: Live, pod: Body) -> Iterator[Finding]:
     state = pod_state(pod)
-    if state.unschedulable and "persistentvolumeclaim" not in state.unschedulable:
-        # A claim that is not there has a finding of its own.
+    if state.unschedulable and not claims.told(live, state):
+        ways = [claims.way_out()] if claims.held(state) else []
+        if not ways or asks.lacking(state.unschedulable):
+            ways.append(room.way_out(facts, role_of(pod), state.unschedulable))
         yield error(
             "unschedulable",
             f"pod {state.name}",
             state.unschedulable,
             why="it gets no node",
-            fix=room.way_out(facts, role_of(pod), state.unschedulable),
+            fix="; ".join(ways),
         )
     if state.failing:
         yield error(
