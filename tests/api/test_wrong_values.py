@@ -35,7 +35,7 @@ from kvserving_operator.api.load import inspect
         ("spec.router.type", "smgg", "'smgg' is not one of smg, vllm-router, external, none; did you mean smg?"),
         ("spec.router.type", "nginx", "'nginx' is not one of smg, vllm-router, external, none"),
         ("spec.transfer.lease", 30, "30 is a number, not a duration such as 30s, 5m or 1h30m"),
-        ("spec.transfer.lease", "30 s", "'30 s' is not a duration such as 30s, 5m or 1h30m"),
+        ("spec.transfer.lease", "30 s", "'30 s' is not a duration such as 30s, 5m or 1h30m; did you mean 30s?"),
         ("spec.transfer.lease", "0s", "'0s' must be greater than zero, such as 30s, 5m or 1h30m"),
         (
             "spec.decode.resources.limits",

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Self
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from .near_amounts import near_duration, near_percentage, near_size
+
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50, "Ei": 2**60}
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 _SECONDS = {"h": 3600, "m": 60, "s": 1}
@@ -40,8 +42,21 @@ class _Scalar(str):
     def check(cls, value: str) -> str:
         """Return ``value`` when it has the form; raise ``ValueError`` with the reason otherwise."""
         if len(value) > cls.longest or not re.fullmatch(cls.pattern, value, re.ASCII):
-            raise ValueError(f"{quoted(value)} is not {cls.expected}")
+            raise ValueError(f"{quoted(value)} is not {cls.expected}{cls._hint(value)}")
         return value
+
+    @classmethod
+    def near(cls, value: str) -> str:
+        """Return what ``value`` may have meant, right or not; empty where nothing comes near."""
+        return ""
+
+    @classmethod
+    def _hint(cls, value: str) -> str:
+        found = cls.near(value)
+        try:
+            return f"; did you mean {cls.check(found)}?" if found not in ("", value) else ""
+        except ValueError:
+            return ""
 
     @classmethod
     def fraction(cls, value: float) -> str:
@@ -98,6 +113,11 @@ class Quantity(_Scalar):
         example = f"{round(value * 1024)}Mi" if 2**-10 <= value < 1000 else "64Gi"
         return f"is a number without a unit: write it with one, such as {example}"
 
+    @classmethod
+    def near(cls, value: str) -> str:
+        """As for every scalar; the unit of other notations, such as GB and Gib."""
+        return near_size(value)
+
     @property
     def bytes(self) -> int:
         """Size in bytes, fractions rounded up."""
@@ -150,6 +170,11 @@ class Duration(_Scalar):
             raise ValueError(f"{value!r} must be greater than zero, such as 30s, 5m or 1h30m")
         return value
 
+    @classmethod
+    def near(cls, value: str) -> str:
+        """As for every scalar; the unit in other words, such as min."""
+        return near_duration(value)
+
     @property
     def seconds(self) -> int:
         """Whole seconds."""
@@ -162,6 +187,11 @@ class Percentage(_Scalar):
     pattern = r"([1-9][0-9]?|100)%"
     expected = "a percentage from 1% to 100%"
     longest = 4
+
+    @classmethod
+    def near(cls, value: str) -> str:
+        """As for every scalar; a number without its sign, or a share of one."""
+        return near_percentage(value)
 
     @property
     def percent(self) -> int:
