@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.control.bodies import children, planned, pod, stored
 
+from kvserving_operator.control.asks import room
 from kvserving_operator.control.causes import why
 from kvserving_operator.control.pods import PodState, pod_state
 from kvserving_operator.reasons import Reason
@@ -241,3 +242,30 @@ def test_a_pod_without_room_is_told_with_the_fields_that_ask_for_it(
     waits = pod("d", role, plan.revision, ready=False, conditions=[told])
     message = why(child, [waits], surge=surge)[1]
     assert message.startswith(f"pod d: 0/9 nodes: {said}; asked for by {fields}")
+
+
+@pytest.mark.parametrize(
+    ("role", "said", "part", "way"),
+    [
+        ("router", "1 Insufficient cpu.", {"replicas": 1},
+         "it asks for no more than it must have: add nodes, or lower what engines ask for beside it (spec.d"),
+        ("router", "1 Insufficient cpu.", {}, "asked for by spec.router.replicas: lower it, or add nodes"),
+        ("decode", "1 Insufficient nvidia.com/gpu.", {"replicas": 1},
+         "it asks for no more than it must have: add nodes"),
+        ("decode", "1 Insufficient nvidia.com/gpu.", {"parallelism": {"tensor": 4}},
+         "asked for by spec.decode.parallelism: lower it, or add nodes"),
+        ("decode", "1 Insufficient nvidia.com/gpu.", {"resources": {"limits": {"nvidia.com/gpu": 4}}},
+         "asked for by spec.decode.resources: lower it, or add nodes"),
+        ("decode", "1 Insufficient cpu.", {"replicas": 3},
+         "asked for by spec.decode.resources, spec.decode.replicas: lower it, or add nodes"),
+        ("decode", "1 Insufficient cpu.", {"autoscaling": {"max": 3}},
+         "asked for by spec.decode.resources, spec.decode.replicas: lower it, or add nodes"),
+    ],
+)  # fmt: skip
+def test_what_is_at_its_least_is_not_to_be_lowered(role: str, said: str, part: dict[str, Any], way: str) -> None:
+    assert room(role, said, {"decode": {}, role: part}, surge=False).startswith(way)
+
+
+def test_a_quota_is_to_be_raised_where_nothing_can_be_lowered() -> None:
+    told = room("router", "", {"router": {"replicas": 1}}, surge=False, otherwise="raise the quota")
+    assert told == "it asks for no more than it must have: raise the quota"

@@ -9,7 +9,15 @@ from tests.doctor.world import SPEC, found, healthy, with_condition, with_pod
 from tests.plan.support import edited
 
 AMOUNTS = {"requests": {"memory": "500Gi"}, "limits": {"cpu": "96", "memory": "500Gi"}}
-FACTS = healthy(edited(SPEC, "prefill.resources", AMOUNTS))
+SEVERAL: dict[str, Any] = {
+    **SPEC,
+    "prefill": {"replicas": 2, "resources": AMOUNTS},
+    "decode": {"replicas": 2, "parallelism": {"tensor": 2}},
+    "cache": {"l1": {"size": "64Gi"}, "l2": {"size": "200Gi", "replicas": 2}},
+}
+FACTS = healthy(SEVERAL)
+LEAST = healthy(edited(SPEC, "router", {"replicas": 1}))
+"""An object that asks for one of everything."""
 ROLES = {"prefill": "PrefillReady", "decode": "DecodeReady", "router": "RouterReady", "store": "StorageReady"}
 
 
@@ -47,6 +55,21 @@ def test_a_lack_of_room_is_told_with_the_fields_of_the_role_that_lacks_it(
         assert words in of_pod, of_pod
     for words in unnamed:
         assert words not in of_pod, of_pod
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "router", "store"])
+@pytest.mark.parametrize("lacking", ["1 Insufficient nvidia.com/gpu", "1 Insufficient cpu"])
+def test_what_is_at_its_least_is_not_to_be_lowered(role: str, lacking: str) -> None:
+    message = f"0/1 nodes are available: {lacking}."
+    named = (
+        next(p for p in LEAST.live.pods if p["metadata"]["labels"]["kvserving.dev/role"] == role) if LEAST.live else {}
+    )
+    said = f"pod {named['metadata']['name']}: {message}"
+    kind = ROLES[role]
+    fix = found(with_condition(LEAST, kind, "False", "InsufficientCapacity", said))[f"condition-{kind}"].fix
+    assert fix.startswith("add nodes of the kind")
+    for field in ("replicas", "parallelism"):
+        assert field not in fix, fix
 
 
 def test_the_pod_that_a_condition_names_decides_whose_fields_are_told() -> None:

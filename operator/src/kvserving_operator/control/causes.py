@@ -24,8 +24,8 @@ def why(
 ) -> tuple[Reason, str]:
     """Return why a workload is not ready, the most specific cause first.
 
-    ``claims`` are those of the object. ``engines``: whether there are any that a router could send requests to.
-    ``surge``: whether pods of another revision stay meanwhile.
+    ``claims`` are those of the object, with its spec. ``engines``: whether there are any that a router could send
+    requests to. ``surge``: whether pods of another revision stay meanwhile.
     """
     assert child.workload is not None
     ours = [pod for pod in pods if pod.revision == child.revision and not pod.ready]
@@ -37,16 +37,13 @@ def why(
             return claim
         if pod.unschedulable:
             hint = _NO_DEVICE_ANYWHERE if _NO_DEVICE.search(pod.unschedulable) else ""
-            wants = asks.room(child.role, pod.unschedulable, surge=surge)
-            return (
-                Reason.INSUFFICIENT_CAPACITY,
-                f"pod {pod.name}: {pod.unschedulable}{hint}; {wants}: lower it, or add nodes",
-            )
+            wants = asks.room(child.role, pod.unschedulable, claims.spec, surge=surge)
+            return Reason.INSUFFICIENT_CAPACITY, f"pod {pod.name}: {pod.unschedulable}{hint}; {wants}"
     failure = child.workload.condition("ReplicaFailure")
     if failure is not None and failure[0] == "True":
         if "exceeded quota" in failure[2]:
-            wants = asks.room(child.role, failure[2], surge=surge)
-            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}; {wants}: lower it, or raise the quota"
+            wants = asks.room(child.role, failure[2], claims.spec, surge=surge, otherwise="raise the quota")
+            return Reason.QUOTA_EXCEEDED, f"{_tail(failure[2])}; {wants}"
         return Reason.POD_FAILING, f"pods cannot be created: {failure[1]}: {_POD.sub('pod', failure[2])}"
     progress = child.workload.condition("Progressing")
     if progress is not None and progress[0] == "False" and progress[1] == "ProgressDeadlineExceeded":

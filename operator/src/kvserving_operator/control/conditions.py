@@ -231,9 +231,7 @@ def _unbound(facts: Facts) -> Condition | None:
 
 
 def _held(pod: PodState) -> str:
-    wants = (
-        f"; {asks.room('store', pod.unschedulable, surge=False)}: lower it, or add nodes" if pod.unschedulable else ""
-    )
+    wants = f"; {asks.room('store', pod.unschedulable, {}, surge=False)}" if pod.unschedulable else ""
     return f"pod {pod.name}: {pod.unschedulable or pod.last_end}{wants}"
 
 

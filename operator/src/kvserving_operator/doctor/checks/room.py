@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from ...control import asks
-from ...plan import labels
+from ...plan import labels, template
 from ..facts import ObjectFacts
 from . import images
 
@@ -43,9 +45,18 @@ def _of_engine(facts: ObjectFacts, role: str, lacking: list[str]) -> list[str]:
         ways.append(f"lower {_requested(facts, role, name)}")
         if name == "memory" and _l1(facts):
             ways[-1] += " or spec.cache.l1.size, which it has to hold"
+    stored = _stored(facts, role)
     if len(amounts) < len(lacking) or not lacking:
-        ways.append(f"lower spec.{role}.parallelism" + ("" if lacking else f" or spec.{role}.resources"))
-    return [*ways, f"lower spec.{role}.replicas, or spec.rollout.maxSurge while a rollout is on its way"]
+        fields = [f"spec.{role}.parallelism"] if not stored or asks.spread(stored) else []
+        if fields := [*fields, *([] if lacking else [f"spec.{role}.resources"])]:
+            ways.append(f"lower {' or '.join(fields)}")
+    fewer = f"spec.{role}.replicas, or " if not stored or asks.several(role, stored) else ""
+    return [*ways, f"lower {fewer}spec.rollout.maxSurge while a rollout is on its way"]
+
+
+def _stored(facts: ObjectFacts, role: str) -> Mapping[str, Any]:
+    """A role as the object in the cluster has it; empty where that is not known."""
+    return template.section((facts.live.body.get("spec") or {}) if facts.live is not None else {}, role)
 
 
 def _requested(facts: ObjectFacts, role: str, name: str) -> str:
@@ -68,12 +79,20 @@ def _l1(facts: ObjectFacts) -> bool:
 def _of_service(facts: ObjectFacts, role: str, lacking: list[str]) -> str:
     if role == "store" and (not lacking or "memory" in lacking):
         return "lower spec.cache.l2.size, which its memory follows"
-    fewer = "spec.cache.l2.replicas" if role == "store" else f"spec.{role or 'router'}.replicas"
     engines = [f"spec.{role}.resources" for role in _ENGINES if _has(facts, role)]
     return (
-        f"lower {fewer}, or what engines ask for beside it ({', '.join(engines)}): what a {role or 'pod'} asks for is "
-        "no field of the object"
+        f"lower {_fewer(facts, role)}what engines ask for beside it ({', '.join(engines)}): what a {role or 'pod'} "
+        "asks for is no field of the object"
     )
+
+
+def _fewer(facts: ObjectFacts, role: str) -> str:
+    """The number of pods that may be lowered, before another way; empty where there is only the one that must be."""
+    spec = facts.serving.spec if facts.serving is not None else None
+    if role == "store":
+        one = spec is not None and spec.cache.l2 is not None and spec.cache.l2.replicas == 1
+        return "" if one else "spec.cache.l2.replicas, or "
+    return "" if spec is not None and spec.router.replicas == 1 else f"spec.{role or 'router'}.replicas, or "
 
 
 def _has(facts: ObjectFacts, role: str) -> bool:
