@@ -147,11 +147,11 @@ def test_what_our_code_says_is_lacking_blocks_progress_from_its_first_end_on(sai
     [name, *_] = [there.name for there in made.view.pods if there.role == "decode"]
     end = {"terminated": {"exitCode": 1, "message": f"KVServing: {said}"}}
     once = {"name": "engine", "ready": False, "restartCount": 1, "state": {"running": {}}, "lastState": end}
-    key = "initContainerStatuses" if init else "containerStatuses"
-    found = by_type(with_pods(made, pod(name, "decode", made.revision, ready=False, **{key: [once]})))
-    for told in ("Stalled", "Degraded"):
-        assert (found[told].status, found[told].reason) == ("True", Reason.POD_FAILING), told
-        assert said in found[told].message
+    told: dict[str, Any] = {"initContainerStatuses" if init else "containerStatuses": [once]}
+    found = by_type(with_pods(made, pod(name, "decode", made.revision, ready=False, **told)))
+    for kind in ("Stalled", "Degraded"):
+        assert (found[kind].status, found[kind].reason) == ("True", Reason.POD_FAILING), kind
+        assert said in found[kind].message
 
 
 def test_pods_that_a_policy_refuses_block_progress() -> None:
