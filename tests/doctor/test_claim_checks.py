@@ -43,7 +43,7 @@ def test_a_pod_that_lacks_room_as_well_is_told_both() -> None:
     both = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't find available persistent volumes"
     told = found(waiting(FACTS, f"{both} to bind.", **pending()))
     assert "claim-unbound" in told
-    assert "lower spec.decode.parallelism" in told["unschedulable"].fix
+    assert "add nodes of the kind" in told["unschedulable"].fix
 
 
 def test_claims_that_may_not_be_read_are_what_the_pod_waits_for() -> None:
