@@ -10,7 +10,8 @@ import pytest
 from tests.connector.store.servers import NO_CREDENTIALS, socket_server, soon
 
 from kvserving_connector.store.client import Reason, StoreFault
-from kvserving_connector.store.resp import STALL_SECONDS, Connection, ServerError, encode
+from kvserving_connector.store.outage import STALL_SECONDS
+from kvserving_connector.store.resp import Connection, ServerError, encode
 
 ROOM = 60_000
 USUAL = bytes(range(250)) * 120

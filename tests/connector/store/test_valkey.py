@@ -18,7 +18,8 @@ from tests.connector.store.servers import NO_CREDENTIALS, Server, expect, reason
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
-from kvserving_connector.store.resp import STALL_SECONDS, Connection
+from kvserving_connector.store.outage import STALL_SECONDS
+from kvserving_connector.store.resp import Connection
 from kvserving_connector.store.valkey import ValkeyStore
 
 Start = Callable[..., Server]

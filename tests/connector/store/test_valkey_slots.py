@@ -15,7 +15,7 @@ from tests.connector.store.test_valkey_faults import commands
 
 from kvserving_connector.store.address import Address
 from kvserving_connector.store.client import Reason
-from kvserving_connector.store.resp import STALL_SECONDS
+from kvserving_connector.store.outage import STALL_SECONDS
 from kvserving_connector.store.routing import SLOTS
 from kvserving_connector.store.valkey import ValkeyStore
 

@@ -1,12 +1,7 @@
-"""One server of a store: its idle connections, and whether it is worth asking.
-
-A server that fails is not asked again by anybody until a thread of its own has had an answer from it: a request never
-waits twice for a store that hangs.
-"""
+"""One server that speaks RESP: its idle connections, and whether it is worth asking (see ``outage``)."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,21 +10,14 @@ from typing import TypeAlias, TypeVar
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
-from kvserving_connector.store.resp import STALL_SECONDS, Connection, ServerError, encode
-
-logger = logging.getLogger("vllm.kvserving")
+from kvserving_connector.store.outage import Outage
+from kvserving_connector.store.resp import Connection, ServerError, encode
 
 T = TypeVar("T")
 Request: TypeAlias = Callable[[Connection, float], None]
 """Sends on a connection, until a deadline; receives nothing."""
 
-FAIR_SECONDS = 0.5
-"""A call whose deadline left it less says nothing about the server when it times out."""
-
-_FIRST_PAUSE = 0.25
-_LAST_PAUSE = 10.0
 _WRITE_PAUSE = 5.0
-_DOWN = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.DENIED, Reason.UNAVAILABLE, Reason.PROTOCOL})
 _REFUSES_WRITES = frozenset({Reason.FULL, Reason.READ_ONLY})
 
 
@@ -52,15 +40,14 @@ class Endpoint:
         self._clock = clock
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._down: Reason | None = None
+        self._outage = Outage(str(address), self._ping, self._drop_idle, clock)
         self._no_writes: Reason | None = None
         self._writes_again = 0.0
-        self._closed = threading.Event()
 
     @property
     def down(self) -> Reason | None:
         """Why the server is not asked at present; None while it is."""
-        return self._down
+        return self._outage.down
 
     def call(self, operation: Callable[[Connection], T], deadline: float) -> T:
         """Run ``operation`` on a connection. It may run twice: an idle connection can have died unseen.
@@ -71,10 +58,7 @@ class Endpoint:
 
     def begin(self, request: Request, deadline: float) -> Started:
         """Run ``request`` on a connection that is the caller's until it calls ``finish``. Raises as ``call`` does."""
-        if self._closed.is_set():
-            raise StoreFault(Reason.CLOSED)
-        if self._down is not None:
-            raise StoreFault(self._down, f"{self.address} is down")
+        self._outage.check()
         began = self._clock()
         try:
             connection = self._take()
@@ -122,7 +106,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the idle connections and end the thread that waits for the server; calls that run end by themselves."""
-        self._closed.set()
+        self._outage.close()
         self._drop_idle()
 
     def _fresh(self, request: Request, deadline: float) -> Connection:
@@ -154,9 +138,7 @@ class Endpoint:
         if isinstance(fault, ServerError) and (fault.of_key or fault.reason is Reason.PROTOCOL):
             # One command that it refuses, or one key that it cannot serve.
             return
-        fair = fault.reason is not Reason.TIMEOUT or self._clock() - began >= FAIR_SECONDS
-        if fault.reason in _DOWN and fair:
-            self._mark_down(fault)
+        self._outage.note(fault, began)
 
     def _take(self) -> Connection | None:
         with self._lock:
@@ -164,7 +146,7 @@ class Endpoint:
 
     def _give_back(self, connection: Connection) -> None:
         with self._lock:
-            if not self._closed.is_set() and self._down is None:
+            if not self._outage.closed and self._outage.down is None:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -175,38 +157,14 @@ class Endpoint:
         for connection in idle:
             connection.close()
 
-    def _mark_down(self, fault: StoreFault) -> None:
-        with self._lock:
-            if self._down is not None or self._closed.is_set():
-                return
-            self._down = fault.reason
-        self._drop_idle()
-        logger.warning(
-            "KVServing: store %s does not serve (%s). Its objects are misses until it answers again.",
-            self.address,
-            fault,
-        )
-        threading.Thread(target=self._await_server, name=f"kv-store-{self.address}", daemon=True).start()
-
-    def _await_server(self) -> None:
-        pause = _FIRST_PAUSE
-        while not self._closed.wait(pause):
-            deadline = time.monotonic() + STALL_SECONDS
-            try:
-                connection = Connection(self.address, self._credentials, deadline)
-                try:
-                    # A server that still loads, or that wants a password, answers PING with an error.
-                    connection.send(encode(b"PING"), deadline)
-                    connection.reply(deadline)
-                finally:
-                    connection.close()
-            except StoreFault as fault:
-                self._down = fault.reason
-                pause = min(pause * 2, _LAST_PAUSE)
-                continue
-            self._down = None
-            logger.info("KVServing: store %s serves again", self.address)
-            return
+    def _ping(self, deadline: float) -> None:
+        connection = Connection(self.address, self._credentials, deadline)
+        try:
+            # A server that still loads, or that wants a password, answers PING with an error.
+            connection.send(encode(b"PING"), deadline)
+            connection.reply(deadline)
+        finally:
+            connection.close()
 
 
 def _nothing(_connection: Connection, _deadline: float) -> None:

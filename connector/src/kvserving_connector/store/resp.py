@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Part, Reason, StoreFault, remaining
-
-STALL_SECONDS = 2.0
-"""A server that neither sends nor takes a byte for so long hangs."""
+from kvserving_connector.store.outage import STALL_SECONDS
 
 _TIMEVAL = struct.Struct("@ll")
 _BUFFER_BYTES = 16384

@@ -12,8 +12,9 @@ from typing import TypeAlias, TypeVar
 
 from kvserving_connector.store.address import Address, Credentials, server_address
 from kvserving_connector.store.client import Part, Reason, StoreFault, Usage
-from kvserving_connector.store.endpoint import FAIR_SECONDS, Endpoint, Started
-from kvserving_connector.store.resp import STALL_SECONDS, Connection, ServerError, encode, encode_object
+from kvserving_connector.store.endpoint import Endpoint, Started
+from kvserving_connector.store.outage import FAIR_SECONDS, STALL_SECONDS
+from kvserving_connector.store.resp import Connection, ServerError, encode, encode_object
 from kvserving_connector.store.routing import SLOTS, Rendezvous, slot
 
 T = TypeVar("T")
