@@ -18,8 +18,9 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 
-from kvserving_connector.store.address import Credentials, server_address
+from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.resp import Connection, encode
+from kvserving_connector.store.valkey import server_address
 
 TOKENS = 8
 VOCABULARY = 2000

@@ -32,10 +32,10 @@ def test_a_store_in_a_folder_is_named_by_a_path_and_opens_no_way_out(tmp_path: P
     copy = contributing.copy_to(tmp_path)
     contributing.make(copy)
     stores = copy / "operator/src/kvserving_operator/api/stores.py"
-    line = '"toy": External("toy://name")'
+    line = '"toy": External("toy://name", bounded=True)'
     text = stores.read_text()
     assert line in text
-    stores.write_text(text.replace(line, '"toy": External("toy:///path", folder=True)'))
+    stores.write_text(text.replace(line, '"toy": External("toy:///path", folder=True, bounded=True)'))
     path = copy / "object.yaml"
 
     def run(url: str, *command: str) -> subprocess.CompletedProcess[str]:

@@ -10,23 +10,25 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import patch
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from tests.connector.store.addresses import addresses
 from tests.connector.store.servers import address_of
 
 from kvserving_connector import store
 from kvserving_connector.store import open as stores
-from kvserving_connector.store.address import Address, Credentials
+from kvserving_connector.store.address import Address, Credentials, bound, check
 from kvserving_connector.store.inventory import ListedStore
 from kvserving_connector.store.open import KINDS, Kind, open_store
 from kvserving_connector.store.valkey import ValkeyStore
-from kvserving_operator.api.stores import EXTERNAL
+from kvserving_operator.api.stores import EXTERNAL, External
 
 OPERATORS_LIST = (
     "KINDS in connector/src/kvserving_connector/store/open.py and EXTERNAL in "
     "operator/src/kvserving_operator/api/stores.py differ: a store has its line in both, or objects cannot name it, "
-    "with the same example, port= and folder=, or network policies open no way to it"
+    "with the same example, port=, folder=, bounded=, databases=, paths= and parameters=, or an object is refused "
+    "whose address engines take, or network policies open no way to it"
 )
 
 
@@ -43,7 +45,7 @@ def test_every_store_of_the_package_has_its_line() -> None:
     assert makers == {f"{kind.open.__module__}.{kind.open.__name__}" for kind in KINDS}, OPERATORS_LIST
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.bounded], ids=lambda kind: kind.example)
 @pytest.mark.parametrize("bound", ["5Gi", "0", "-1", "", "1.5", "1&bytes=x", "\u0665", "9" * 19])
 def test_a_bound_that_is_no_number_of_bytes_is_refused_with_the_way_out(kind: Kind, bound: str) -> None:
     with pytest.raises(
@@ -58,7 +60,7 @@ def _wrong(kind: Kind) -> list[str]:
     if kind.folder:
         return [f"{scheme}://", f"{scheme}:///", f"{scheme}://name/path", f"{scheme}://[name/path"]
     written = ["", ":80", "/path", "host:0", "host:65536", "host:hunter2", "host:-1", "[::1"]
-    return [f"{scheme}://{each}" for each in written if kind.port is not None or each == "[::1"]
+    return [f"{scheme}://{each}" for each in written]
 
 
 @pytest.mark.parametrize(
@@ -74,10 +76,38 @@ def test_a_wrong_address_is_refused_with_the_way_out(kind: Kind, url: str) -> No
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
 @pytest.mark.parametrize("more", ["/path", "/a/b", "?token=hunter2", "?db=1", "#hunter2", "/path?token=hunter2"])
-def test_what_else_an_address_says_is_taken_or_refused_and_never_repeated(kind: Kind, more: str) -> None:
+def test_what_else_an_address_says_is_taken_as_its_line_says_or_refused_and_never_repeated(
+    kind: Kind, more: str
+) -> None:
     refusal = _refusal([kind.example + more])
+    written = urlsplit(more)
+    fits = (not written.path or kind.folder or kind.paths) and not written.fragment
+    names = {name for name, _ in parse_qsl(written.query)}
+    assert (refusal is None) == (fits and names <= set(kind.parameters)), refusal
     assert refusal is None or refusal.startswith("urls: ")
     assert "hunter2" not in (refusal or "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "scheme"),
+    [(kind, scheme) for kind in KINDS for scheme in kind.schemes],
+    ids=lambda each: getattr(each, "example", each),
+)
+def test_an_address_is_opened_when_its_line_allows_it_and_no_other(kind: Kind, scheme: str) -> None:
+    for url in addresses(scheme):
+        try:
+            check(url, kind)
+            bound(url, kind.example)
+            refused = False
+        except ValueError:
+            refused = True
+        told = f"{kind.example}: its line of KINDS allows {url!r}, and its open refuses it: say there what it takes"
+        assert (_refusal([url]) is not None) == refused, told
+
+
+@pytest.mark.parametrize("url", ["REDIS://store", "redis:store", "redis:/store", "store:6379", "xredis://store"])
+def test_an_address_begins_with_a_scheme_as_it_is_written_in_the_list(url: str) -> None:
+    assert "none of the schemes" in (_refusal([url]) or "")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)
@@ -132,11 +162,6 @@ def _at_no_server(_urls: Sequence[str], _max_bytes: int | None, credentials: Cre
     return ValkeyStore([Address("127.0.0.1", 1)], credentials)
 
 
-def test_a_folder_is_one_to_both_sides() -> None:
-    folders = {scheme for kind in KINDS if kind.folder for scheme in kind.schemes}
-    assert {scheme for scheme, store in EXTERNAL.items() if store.folder} == folders - {"file"}, OPERATORS_LIST
-
-
 def test_examples_name_their_own_kind() -> None:
     for kind in KINDS:
         client = open_store([kind.example], None, Credentials())
@@ -146,10 +171,15 @@ def test_examples_name_their_own_kind() -> None:
 
 def test_an_object_can_name_every_kind_but_a_directory() -> None:
     assert set(EXTERNAL) | {"file"} == {scheme for kind in KINDS for scheme in kind.schemes}, OPERATORS_LIST
-    examples = {kind.schemes[0]: kind.example for kind in KINDS if kind.schemes[0] in EXTERNAL}
-    assert {scheme: EXTERNAL[scheme].example for scheme in examples} == examples, OPERATORS_LIST
-    ports = {scheme: kind.port for kind in KINDS for scheme in kind.schemes if scheme in EXTERNAL}
-    assert {scheme: EXTERNAL[scheme].port for scheme in ports} == ports, OPERATORS_LIST
+
+
+def test_both_tables_say_the_same_of_an_address() -> None:
+    for kind in KINDS:
+        for scheme in {*kind.schemes} & {*EXTERNAL}:
+            # The first scheme of a kind is that of its example.
+            example = f"{scheme}://{kind.example.partition('://')[2]}"
+            said = {field.name: getattr(kind, field.name) for field in dataclasses.fields(External)}
+            assert dataclasses.asdict(EXTERNAL[scheme]) == said | {"example": example}, OPERATORS_LIST
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.example)

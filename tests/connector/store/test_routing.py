@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from kvserving_connector.store.address import Address, Credentials, folder, server_address
+from kvserving_connector.store.address import Address, Credentials, folder
 from kvserving_connector.store.client import StoreClient
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.open import open_store
 from kvserving_connector.store.routing import Rendezvous, slot
-from kvserving_connector.store.valkey import ValkeyStore
+from kvserving_connector.store.valkey import ValkeyStore, server_address
 
 KEYS = [f"kv1-{index:032x}-{os.urandom(36).hex()}" for index in range(3000)]
 SHARDS = [f"store-{index}.store.ns.svc:6379" for index in range(4)]
@@ -64,7 +64,7 @@ def test_addresses(url: str, address: Address) -> None:
 )
 def test_wrong_addresses_name_field_and_way_out(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=rf"^urls: .*{words}"):
-        server_address(url)
+        open_store([url], None, Credentials())
 
 
 def test_a_password_in_an_address_is_refused_without_showing_it() -> None:

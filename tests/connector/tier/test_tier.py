@@ -332,6 +332,7 @@ def test_hits_of_any_store_in_a_folder_are_those_of_a_disk(
     def open_other(_urls: Sequence[str], _max_bytes: int | None, credentials: Credentials) -> ListedStore:
         return ValkeyStore([Address("127.0.0.1", 1)], credentials)
 
-    monkeypatch.setattr(stores, "KINDS", (Kind(("other",), "other:///path", open_other, folder=is_folder),))
-    with engine("other:///path") as one:
+    url = "other:///path" if is_folder else "other://name"
+    monkeypatch.setattr(stores, "KINDS", (Kind(("other",), url, open_other, folder=is_folder),))
+    with engine(url) as one:
         assert one.tier.cache_hit_source.value == source

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 USERNAME = "KVSERVING_STORE_USERNAME"
@@ -15,11 +17,9 @@ PASSWORD_FILE = "KVSERVING_STORE_PASSWORD_FILE"  # noqa: S105
 CA_FILE = "KVSERVING_STORE_CA_FILE"
 CA = "KVSERVING_STORE_CA"
 
-DEFAULT_PORT = 6379
-_PLAIN = ("redis", "valkey")
-_TLS = ("rediss", "valkeys")
-SERVER_SCHEMES = (*_PLAIN, *_TLS)
-_SERVER_EXAMPLE = "redis://host:6379"
+_NO_SECRETS = f"which every process list shows; set {USERNAME} and {PASSWORD_FILE} instead"
+
+_BOUND = "bytes"
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,98 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def server_address(url: str) -> Address:
-    """Return the address of ``redis://``, ``valkey://``, ``rediss://`` or ``valkeys://`` (the latter two with TLS).
+class Form(Protocol):
+    """What an address of a kind of store may have: see ``Kind`` in ``open.py``, whose lines are of this form."""
 
-    Raises ValueError for anything else, for a password in the address and for a database number, which a cluster has
-    not; the text names what is wrong and never holds the password.
+    @property
+    def example(self) -> str:
+        """An address of the kind, for messages."""
+
+    @property
+    def port(self) -> int | None:
+        """What an address of a server means that names none."""
+
+    @property
+    def folder(self) -> bool:
+        """Whether it is a path without a host."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it may bound the store by ``?bytes=``."""
+
+    @property
+    def databases(self) -> bool:
+        """Whether its path may be the number of a database, of which 0 alone is used."""
+
+    @property
+    def paths(self) -> bool:
+        """Whether any path may follow the host."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """What may stand behind the ?, beside ``bytes``."""
+
+
+def check(url: str, form: Form) -> None:
+    """Raise ValueError, with the way out, where ``url`` says more or less than an address of ``form``.
+
+    ``refusal`` in the operator's ``plan/addresses.py`` is the same rule.
     """
-    parts = split(url, _SERVER_EXAMPLE)
-    refuse_secrets(parts)
-    written, way_out = shown(url), f"write {_SERVER_EXAMPLE}"
-    if parts.scheme not in SERVER_SCHEMES:
-        raise ValueError(f"urls: {written} has none of the schemes {', '.join(SERVER_SCHEMES)}; {way_out}")
-    port = _port(parts)
-    if port == 0:
+    parts, written, way_out = split(url, form.example), shown(url), f"write {form.example}"
+    if form.folder:
+        folder(url, form.example)
+    else:
+        server(url, form.example, form.port or 0)
+        path = parts.path.strip("/")
+        if form.databases and path not in ("", "0"):
+            raise ValueError(f"urls: {written} names database {parts.path!r}; only database 0 is used, leave it out")
+        if path and not form.databases and not form.paths:
+            raise ValueError(f"urls: {written} has a path, and this store takes none; {way_out}")
+    taken = (*form.parameters, *([_BOUND] if form.bounded else ()))
+    if any(name not in taken for name, _ in _parameters(url, form.example)):
+        # The name may be all of a secret.
+        problem = (
+            f"has a parameter other than {' and '.join(taken)}"
+            if taken
+            else "has a parameter, and this store takes none"
+        )
+        raise ValueError(f"urls: {written} {problem}; {way_out}")
+    if parts.fragment:
+        raise ValueError(f"urls: {written} has a part behind #, which no store takes; {way_out}")
+
+
+def server(url: str, example: str, port: int, *, tls: Collection[str] = ()) -> Address:
+    """Return host and port of the address of a server, of a scheme with ``example``; ``port`` where it names none.
+
+    It is spoken to with TLS where its scheme is one of ``tls``. Raises ValueError, with ``example`` as the way out, for
+    what names no host or no port; the text names what is wrong and never holds a password.
+    """
+    parts = split(url, example)
+    written, way_out = shown(url), f"write {example}"
+    if "@" in url:
+        # A password with a / in it ends the host early: what is before the @ is not all that urlsplit takes for it.
+        raise ValueError(f"urls: {written} holds a user or a password, {_NO_SECRETS}")
+    if " " in url:
+        raise ValueError(f"urls: {written} has a space; {way_out}")
+    try:
+        its_port = parts.port
+    except ValueError:
+        its_port = 0
+    if its_port == 0:
         raise ValueError(f"urls: {written} has a port that is no number from 1 to 65535; {way_out}")
     if not parts.hostname:
         raise ValueError(f"urls: {written} names no host; {way_out}")
-    if parts.path.strip("/") not in ("", "0"):
-        raise ValueError(f"urls: {written} names database {parts.path!r}; only database 0 is used, leave it out")
-    return Address(parts.hostname, DEFAULT_PORT if port is None else port, parts.scheme in _TLS)
+    if ":" in parts.hostname and not _is_ip(parts.hostname):
+        raise ValueError(f"urls: {written} has brackets around what is no IPv6 address; {way_out}")
+    return Address(parts.hostname, port if its_port is None else its_port, parts.scheme in tls)
+
+
+def _is_ip(host: str) -> bool:
+    """Whether ``host`` is an IP address, without a zone, which means nothing in another pod."""
+    try:
+        return "%" not in host and bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def split(url: str, example: str) -> SplitResult:
@@ -62,14 +135,6 @@ def split(url: str, example: str) -> SplitResult:
     except ValueError:
         text = f"urls: {shown(url)} has brackets or letters that no host name has; write {example}"
         raise ValueError(text) from None
-
-
-def _port(parts: SplitResult) -> int | None:
-    """The port; None where none is written, and 0 for what is none."""
-    try:
-        return parts.port
-    except ValueError:
-        return 0
 
 
 def shown(url: str) -> str:
@@ -82,10 +147,7 @@ def shown(url: str) -> str:
 def refuse_secrets(parts: SplitResult) -> None:
     """Raise ValueError, without them, for an address that holds a user or a password."""
     if parts.username is not None or parts.password is not None:
-        raise ValueError(
-            f"urls: an address at {parts.hostname!r} holds a user or a password, which every process list shows; "
-            f"set {USERNAME} and {PASSWORD_FILE} instead"
-        )
+        raise ValueError(f"urls: an address at {parts.hostname!r} holds a user or a password, {_NO_SECRETS}")
 
 
 def folder(url: str, example: str) -> Path:
@@ -97,10 +159,14 @@ def folder(url: str, example: str) -> Path:
     return Path(parts.path)
 
 
+def _parameters(url: str, example: str) -> list[tuple[str, str]]:
+    """Return the names and values behind the ? of an address."""
+    return parse_qsl(split(url, example).query, keep_blank_values=True)
+
+
 def bound(url: str, example: str) -> int | None:
     """Return the number of ``?bytes=5000000`` in an address; None without it. Raises ValueError for what is none."""
-    queries = parse_qsl(split(url, example).query, keep_blank_values=True)
-    bounds = [value for name, value in queries if name == "bytes"]
+    bounds = [value for name, value in _parameters(url, example) if name == _BOUND]
     if not all(re.fullmatch("[0-9]{1,18}", each) and int(each) for each in bounds):
         way_out = f"write {example}, or with ?bytes=5000000"
         raise ValueError(f"urls: {shown(url)} has ?bytes= with what is no number of bytes above 0; {way_out}")

@@ -8,31 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kvserving_connector.store.address import (
-    DEFAULT_PORT,
-    SERVER_SCHEMES,
-    Credentials,
-    bound,
-    refuse_secrets,
-    shown,
-    split,
-)
+from kvserving_connector.store.address import Credentials, bound, check, refuse_secrets, shown, split
 from kvserving_connector.store.filesystem import open_folder
 from kvserving_connector.store.inventory import ListedStore
-from kvserving_connector.store.valkey import open_servers
+from kvserving_connector.store.valkey import DEFAULT_PORT, EXAMPLE, SCHEMES, open_servers
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of store: the schemes of its addresses, one address as an example, and what makes its client.
 
-    ``open`` takes one address or more, without user and password, the bound in bytes (None: the kind's own) and the
-    credentials; it connects nothing, touches no file, and raises ValueError that begins with ``urls:`` for addresses
-    that do not go together. The bound is the operator's, which gives one for type filesystem alone, or that of
-    ``?bytes=`` in the address; a kind that is not ``bounded`` leaves it aside, since its servers bound themselves.
-    The addresses of a ``folder`` are paths without a host, which the engines mount: its objects come from a disk.
-    Those of servers name a host, and ``port`` is the one where they name none. A kind with neither needs nothing
-    outside the engine's process.
+    ``open`` takes one address or more, of the form below and without user and password, the bound in bytes (None: the
+    kind's own) and the credentials; it connects nothing, touches no file, and raises ValueError that begins with
+    ``urls:`` for addresses that do not go together. The bound is the operator's, which gives one for type filesystem
+    alone, or that of ``?bytes=`` in the address; a kind that is not ``bounded`` takes none of these: its servers bound
+    themselves, and what the operator gives is left aside.
+
+    The rest says what an address may have; what else it has is refused before ``open``. The addresses of a ``folder``
+    are paths without a host, which the engines mount: its objects come from a disk. All others name a host. Those of
+    servers mean ``port`` where they name none; a kind without needs nothing outside the engine's process. Behind the
+    host stands nothing, the number of a database where the kind has ``databases`` (0 alone is used), or any path where
+    it has ``paths``. ``parameters`` are those that it takes behind the ?, beside the ``bytes`` of a bounded one.
+
+    The operator's table of the same, ``EXTERNAL`` in its ``api/stores.py``, refuses an object by the same rule.
     """
 
     schemes: tuple[str, ...]
@@ -41,10 +39,13 @@ class Kind:
     folder: bool = False
     port: int | None = None
     bounded: bool = False
+    databases: bool = False
+    paths: bool = False
+    parameters: tuple[str, ...] = ()
 
 
 KINDS = (
-    Kind(SERVER_SCHEMES, "redis://host:6379", open_servers, port=DEFAULT_PORT),
+    Kind(SCHEMES, EXAMPLE, open_servers, port=DEFAULT_PORT, databases=True),
     Kind(("file",), "file:///path", open_folder, folder=True, bounded=True),
 )
 
@@ -59,6 +60,8 @@ def open_store(urls: Sequence[str], max_bytes: int | None, credentials: Credenti
     if max_bytes is not None and max_bytes <= 0:
         way_out = f"leave it out for the bound that a {kind.schemes[0]}:// store has by itself"
         raise ValueError(f"max_bytes: {max_bytes} must be a number of bytes above 0; {way_out}")
+    for url in urls:
+        check(url, kind)
     bounds = [bound(url, kind.example) for url in urls]
     return kind.open(urls, max_bytes or bounds[0], credentials)
 
@@ -75,10 +78,10 @@ def kind_of(urls: Sequence[str]) -> Kind:
 
 
 def _kind(url: str) -> Kind:
-    parts = split(url, examples())
-    refuse_secrets(parts)
+    refuse_secrets(split(url, examples()))
     for kind in KINDS:
-        if parts.scheme in kind.schemes:
+        # As written: elsewhere a scheme is found by its small letters alone.
+        if url.partition("://")[0] in kind.schemes:
             return kind
     schemes = ", ".join(scheme for kind in KINDS for scheme in kind.schemes)
     raise ValueError(f"urls: {shown(url)} has none of the schemes {schemes}; write {examples()}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias, TypeVar
 
-from kvserving_connector.store.address import Address, Credentials, server_address
+from kvserving_connector.store.address import Address, Credentials, server
 from kvserving_connector.store.client import Part, Reason, StoreFault, Usage
 from kvserving_connector.store.endpoint import Endpoint, Started
 from kvserving_connector.store.outage import FAIR_SECONDS, STALL_SECONDS
@@ -19,6 +19,11 @@ from kvserving_connector.store.routing import SLOTS, Rendezvous, slot
 
 T = TypeVar("T")
 Range: TypeAlias = tuple[int, int, str, int]
+
+DEFAULT_PORT = 6379
+EXAMPLE = "redis://host:6379"
+_TLS = ("rediss", "valkeys")
+SCHEMES = ("redis", "valkey", *_TLS)
 
 _BATCH = 512
 _REFRESH_SECONDS = 1.0
@@ -35,6 +40,11 @@ _ELSEWHERE = frozenset({Reason.UNREACHABLE, Reason.TIMEOUT, Reason.UNAVAILABLE})
 def open_servers(urls: Sequence[str], _max_bytes: int | None, credentials: Credentials) -> ValkeyStore:
     """Return the client of the servers at ``urls``, which bound themselves. Raises ValueError for a wrong address."""
     return ValkeyStore([server_address(url) for url in urls], credentials)
+
+
+def server_address(url: str) -> Address:
+    """Return the address of one server: with TLS for rediss and valkeys. Raises ValueError for a wrong one."""
+    return server(url, EXAMPLE, DEFAULT_PORT, tls=_TLS)
 
 
 class ValkeyStore:

@@ -7,7 +7,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
+from ..api.stores import External
 from ..api.types import quoted
+
+_BOUND = "bytes"
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,7 @@ class Address:
     port: int | None = None
     path: str = ""
     query: str = ""
+    fragment: str = ""
     problem: str | None = None
 
 
@@ -48,7 +52,7 @@ def parse(text: str, *, folder: bool = False) -> Address:
         return Address(problem="has port 0, which nothing listens on")
     if ":" in host and ip(host) is None:
         return Address(problem="has brackets around what is no IPv6 address")
-    return Address(parts.scheme, parts.netloc, host, port, parts.path, parts.query)
+    return Address(parts.scheme, parts.netloc, host, port, parts.path, parts.query, parts.fragment)
 
 
 def _folder(parts: SplitResult) -> Address:
@@ -56,13 +60,34 @@ def _folder(parts: SplitResult) -> Address:
         return Address(problem="names a host, and this store lies in the engines' pods")
     if not parts.path.startswith("/") or not parts.path.strip("/"):
         return Address(problem="names no path below /")
-    return Address(parts.scheme, path=parts.path, query=parts.query)
+    return Address(parts.scheme, path=parts.path, query=parts.query, fragment=parts.fragment)
 
 
-def wrong_bound(query: str) -> bool:
-    """Whether ``query`` says ``bytes=`` and no number of bytes above 0, as the connector's ``bound`` reads it."""
-    bounds = [value for name, value in parse_qsl(query, keep_blank_values=True) if name == "bytes"]
-    return not all(re.fullmatch("[0-9]{1,18}", bound) and int(bound) for bound in bounds)
+def refusal(text: str, store: External) -> str | None:
+    """Why engines end at their start with the store at ``text``; None where they take it.
+
+    Like the ``problem`` of an address it holds nothing of ``text``. ``check`` in the connector's ``store/open.py`` is
+    the same rule.
+    """
+    address = parse(text, folder=store.folder)
+    if address.problem is not None:
+        return address.problem
+    path = "" if store.folder else address.path.strip("/")
+    if store.databases and path not in ("", "0"):
+        return "names a database, and engines use 0 alone, which is all that a cluster has"
+    if path and not store.databases and not store.paths:
+        return "has a path, and this store takes none"
+    written = parse_qsl(address.query, keep_blank_values=True)
+    taken = (*store.parameters, *((_BOUND,) if store.bounded else ()))
+    if any(name not in taken for name, _ in written):
+        return (
+            f"has a parameter other than {' and '.join(taken)}"
+            if taken
+            else "has a parameter, and this store takes none"
+        )
+    if not all(re.fullmatch("[0-9]{1,18}", value) and int(value) for name, value in written if name == _BOUND):
+        return "has ?bytes= with what is no number of bytes above 0"
+    return "has a part behind #, which no store takes" if address.fragment else None
 
 
 def shown(text: str) -> str:

@@ -9,7 +9,7 @@ from ..amounts import enough, quantity, size
 from ..api.fault_words import suggestion
 from ..api.faults import Fault
 from ..api.rules_services import ENDPOINT_FORM, URL_FORMS
-from ..api.stores import EXTERNAL
+from ..api.stores import EXTERNAL, External
 from ..api.v1alpha1 import L2
 from ..connectors import (
     MODULES,
@@ -125,14 +125,13 @@ def _l2(ctx: Context) -> Iterator[Fault]:
         yield Fault("spec.cache.l2.size", message, l2.size)
 
 
-_FORMS = {"s3": "s3://bucket/prefix", "mooncake": "mooncake://host:50051"}
+_OTHERS = {"s3": External("s3://bucket/prefix", paths=True), "mooncake": External("mooncake://host:50051")}
 
 
 def _addresses(l2: L2) -> Iterator[Fault]:
     kind = l2_type(l2)
-    store = EXTERNAL.get((l2.url or "").partition("://")[0]) if kind == "external" else None
-    form = store.example if store is not None else _FORMS.get(kind, next(iter(EXTERNAL.values())).example)
-    folder = store is not None and store.folder
+    store = EXTERNAL.get((l2.url or "").partition("://")[0]) if kind == "external" else _OTHERS.get(kind)
+    form = (store or next(iter(EXTERNAL.values()))).example
     for field, written, way_out, allowed in (
         ("url", l2.url, form, URL_FORMS.get(kind, "")),
         ("endpoint", l2.endpoint, "https://host", ENDPOINT_FORM),
@@ -140,13 +139,11 @@ def _addresses(l2: L2) -> Iterator[Fault]:
         # A rule refuses what holds credentials or has another form, whatever else is wrong with it.
         if written is None or "@" in written or not re.search(allowed, written):
             continue
-        address = addresses.parse(written, folder=folder and field == "url")
-        problem = address.problem
-        if store is not None and store.databases and field == "url" and address.path.strip("/") not in ("", "0"):
-            problem = "names a database, and engines use 0 alone, which is all that a cluster has"
-        if not problem and store is not None and field == "url" and addresses.wrong_bound(address.query):
-            problem = "has ?bytes= with what is no number of bytes above 0"
-            way_out += ", or with ?bytes=5000000" * (store.port is None)
+        if store is not None and field == "url":
+            problem = addresses.refusal(written, store)
+            way_out += ", or with ?bytes=5000000" * ("?bytes=" in (problem or ""))
+        else:
+            problem = addresses.parse(written).problem
         if problem:
             yield Fault(f"spec.cache.l2.{field}", f"{addresses.shown(written)} {problem}: write it as {way_out}")
 
