@@ -136,6 +136,8 @@ check: $(VENV)/.dev ## lint, types, import rules, lengths of files, generated fi
 
 .PHONY: format
 format: $(VENV)/.dev ## format the code and mend what the linter can
+	@# First, as it breaks lines that the linter would call too long; and last, for what the linter has mended.
+	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --fix --exit-zero --quiet .
 	$(BIN)/ruff format .
 	$(BIN)/ruff check .
