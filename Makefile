@@ -122,12 +122,12 @@ OR_MOVE = || { echo "make: pyproject.toml says who may import what: move what ne
 	"(vllm/ of the connector, control/ or local/ of the operator), or hand it in; CONTRIBUTING.md, Rules" >&2; exit 1; }
 
 .PHONY: check
-check: $(VENV)/.dev ## lint, types, import rules, lengths of files, generated files
+check: $(VENV)/.dev ## lint, types, import rules, lengths of files, fields of the spec, generated files
 	$(BIN)/ruff check . $(OR_FORMAT)
 	$(BIN)/ruff format --check . $(OR_FORMAT)
 	$(BIN)/mypy
 	PYTHONPATH=connector/src $(BIN)/lint-imports --no-cache $(OR_MOVE)
-	$(BIN)/pytest -q tests/test_length.py
+	$(BIN)/pytest -q tests/test_length.py tests/plan/test_every_field.py::test_every_field_is_listed_once
 	$(BIN)/python -m kvserving_operator.api.schema --check crds
 	$(BIN)/python -m kvserving_operator.reference --check docs
 	$(BIN)/python -m kvserving_operator.control.pod_fields --check operator/src/kvserving_operator/plan/assets

@@ -157,7 +157,11 @@ def planned(raw: dict[str, Any]) -> Any:
 
 def test_every_field_is_listed_once() -> None:
     listed, there = set(CHANGES) | set(ELSEWHERE), set(leaves())
-    way_out = "give each a line in CHANGES here, or in ELSEWHERE where no child changes, and its values in fields.py"
+    way_out = (
+        "give each a line in CHANGES here, or in ELSEWHERE where no child changes, and its values in fields.py; for "
+        "one that becomes a flag or a variable also its reason in doctor/explanations.py of the operator and its owner "
+        "in its api/owned.py: tests/doctor/test_explanations.py and tests/plan/test_owned_settings.py ask for these"
+    )
     assert not there - listed, f"new fields {sorted(there - listed)}: {way_out}"
     assert not listed - there, f"no fields any more, take their lines out: {sorted(listed - there)}"
     assert not set(CHANGES) & set(ELSEWHERE)
