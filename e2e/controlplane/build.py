@@ -167,7 +167,7 @@ def build_into(
         work = folder.with_suffix(".building")
         work.mkdir()
         minutes = "10 minutes" if len(packages) > 1 else "2 minutes"
-        say(f"{what}: building {', '.join(packages)} (once; about {minutes} on two cores)")
+        say(f"{what}: building {', '.join(packages)} (once; about {minutes} on two idle cores, longer on busy ones)")
         try:
             for number, (name, package) in enumerate(packages.items(), 1):
                 say(f"{what}: {name} ({number} of {len(packages)}) ...")
