@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -11,11 +12,13 @@ from pathlib import Path
 import pytest
 from tests.connector.store.servers import Server
 
+from kvserving_connector.store import address
 from kvserving_connector.store.address import Credentials
 from kvserving_connector.store.client import StoreFault
 from kvserving_connector.store.filesystem import FileStore
 from kvserving_connector.store.framing import object_name
 from kvserving_connector.store.inventory import ListedStore, about_key, holdings, purge
+from kvserving_connector.store.open import KINDS
 from kvserving_connector.store.valkey import ValkeyStore
 
 Start = Callable[..., Server]
@@ -93,6 +96,20 @@ def test_the_command_answers_in_json_and_takes_the_password_from_the_environment
     assert "denied" in refused.stderr
     assert "another" not in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+def test_the_command_s_help_names_every_variable_and_every_bounded_kind() -> None:
+    answer = command("--help", COLUMNS="300")
+    assert answer.returncode == 0
+    variables = {
+        value for name, value in vars(address).items() if name.isupper() and str(value).startswith("KVSERVING_")
+    }
+    assert len(variables) == 5
+    for variable in variables:
+        assert re.search(rf"^  {variable} ", answer.stdout, re.MULTILINE), variable
+    for kind in KINDS:
+        assert kind.example in answer.stdout
+        assert not kind.bounded or f"{kind.schemes[0]}://" in answer.stdout.partition("--max-bytes MAX_BYTES")[2]
 
 
 def test_keys_of_another_type_and_names_that_are_none_of_ours_hide_nothing(start_server: Start) -> None:
