@@ -291,6 +291,21 @@ def test_a_second_release_of_a_namespace_shares_nothing(helm: Helm, defaults: li
     assert names(defaults) & names(helm.template({"namespaces": ["b"]}, name="second")) == crds
 
 
+def test_objects_have_the_name_that_is_given_in_place_of_the_release_s(helm: Helm, defaults: list[Json]) -> None:
+    named = own(helm.template({"fullnameOverride": "kv"}))
+    plain = {(obj["kind"], obj["metadata"]["name"].replace(NAME, "kv", 1)) for obj in own(defaults)}
+    assert {(obj["kind"], obj["metadata"]["name"]) for obj in named} == plain
+    assert argument(named, "--lease-name") == ["kv"]
+    for binding in (obj for obj in named if obj["kind"].endswith("RoleBinding")):
+        assert [subject["name"] for subject in binding["subjects"]] == ["kv"]
+        assert binding["roleRef"]["name"].startswith("kv")
+
+
+def test_the_pod_has_the_seconds_to_end_that_are_given(helm: Helm, defaults: list[Json]) -> None:
+    for objects, seconds in ((defaults, 30), (helm.template({"terminationGracePeriodSeconds": 90}), 90)):
+        assert one(objects, "Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == seconds
+
+
 def test_the_notes_name_the_next_commands_up_to_a_request(helm: Helm) -> None:
     def notes(values: dict[str, Any]) -> str:
         command = ("install", NAME, str(CHART), "-n", NAMESPACE, "--dry-run=client", "--hide-notes=false")

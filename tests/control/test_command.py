@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,25 @@ def test_options_come_from_the_environment_as_well(configured: list[Config]) -> 
     assert result.exit_code == 0, result.output
     assert (configured[0].workers, configured[0].namespaces) == (3, ("a", "b"))
     assert (configured[0].namespace, configured[0].identity) == ("mine", "operator-0")
+
+
+def test_the_operator_s_own_variables_win_over_those_that_others_read_too(
+    configured: list[Config], tmp_path: Path
+) -> None:
+    for name in ("mine", "others"):
+        (tmp_path / name).touch()
+    others = {"POD_NAMESPACE": "others", "KUBECONFIG": str(tmp_path / "others"), "POD_NAME": "others-0"}
+    own = {
+        "KVSERVING_OPERATOR_OWN_NAMESPACE": "mine",
+        "KVSERVING_OPERATOR_KUBECONFIG": str(tmp_path / "mine"),
+        "KVSERVING_OPERATOR_IDENTITY": "mine-0",
+    }
+    for environment in (others, others | own):
+        result = invoke(**environment)
+        assert result.exit_code == 0, result.output
+    assert [(each.namespace, each.kubeconfig, each.identity) for each in configured] == [
+        (name, tmp_path / name, f"{name}-0") for name in ("others", "mine")
+    ]
 
 
 @pytest.mark.parametrize(

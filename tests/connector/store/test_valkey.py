@@ -350,11 +350,13 @@ def test_tls_with_an_authority_of_ones_own(start_server: Start, certificate: tup
 
     with socket_server(relay) as plain:
         address = Address(plain.host, plain.port, tls=True)
-        with opened(address, credentials=Credentials(ca_file=str(certificate[1]))) as store:
+        by_file = Credentials.from_environment({"KVSERVING_STORE_CA_FILE": str(certificate[1])})
+        with opened(address, credentials=by_file) as store:
             assert store.put(NAME, [BODY[:1000], BODY[1000:]], soon())
             assert read(store) == BODY
             assert store.exists([NAME], soon()) == [True]
-        with opened(address, credentials=Credentials(ca=certificate[1].read_text())) as store:
+        by_text = Credentials.from_environment({"KVSERVING_STORE_CA": certificate[1].read_text()})
+        with opened(address, credentials=by_text) as store:
             assert read(store) == BODY
         for distrusting in (Credentials(), Credentials(ca="no certificate")):
             with opened(address, credentials=distrusting) as store:
