@@ -36,6 +36,7 @@ from e2e.controlplane.pod_script import (
     Script,
     ScriptedRuntime,
     conditions,
+    key_of,
     ready,
     status_of,
 )
@@ -152,7 +153,7 @@ class FakeKubelet:
 
     def addresses(self) -> dict[str, str]:
         """Return the addresses in use, by ``namespace/name``."""
-        return {_key(p.obj): p.address for p in list(self._pods.values()) if p.address is not None}
+        return {key_of(p.obj): p.address for p in list(self._pods.values()) if p.address is not None}
 
     def _end(self) -> None:
         self._thread.stop()
@@ -350,7 +351,7 @@ class FakeKubelet:
 
     def _find(self, namespace: str, name: str) -> _Pod:
         for pod in list(self._pods.values()):
-            if _key(pod.obj) == f"{namespace}/{name}" and pod.address is not None:
+            if key_of(pod.obj) == f"{namespace}/{name}" and pod.address is not None:
                 return pod
         raise LookupError(f"no pod {namespace}/{name} runs on {self.node}")
 
@@ -382,10 +383,6 @@ def _extended(pod: Json) -> dict[str, int]:
 
 def _addresses(network: str) -> Iterator[str]:
     return (str(address) for address in ipaddress.ip_network(network).hosts())
-
-
-def _key(pod: Json) -> str:
-    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def _path(pod: Json) -> str:

@@ -256,3 +256,8 @@ def _container(spec: Json, state: ContainerState) -> Json:
         "state": current,
         "lastState": last,
     }
+
+
+def key_of(pod: Json) -> str:
+    """Return ``namespace/name`` of a pod."""
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

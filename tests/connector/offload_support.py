@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from tests.connector.support import PATIENCE_S, step_until
 from vllm import SamplingParams
 from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, VllmConfig
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
@@ -32,7 +33,6 @@ BLOCKS = 64
 LAYERS = ("a", "b")
 PAGE = 2 * BLOCK * 8 * 4
 CHUNK = PAGE * len(LAYERS)
-PATIENCE_S = 20.0
 
 
 class SilentTier(SecondaryTierManager):  # type: ignore[misc]
@@ -181,10 +181,7 @@ class Engine:
 
     def until(self, holds: Callable[[], Any]) -> None:
         """Step until it holds."""
-        until = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < until, "it does not come to pass"
-            self.step()
+        step_until(holds, self.step)
 
     def check(self, tokens: list[int], position: int, block: int) -> None:
         for layer, cache in self.caches.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from kvserving_connector.metrics import GuardCounters
 from kvserving_connector.settings import Settings
 from kvserving_operator.verify.mark import probe_mark
 
+PATIENCE_S = 20.0
 KEY = "0123456789abcdef" * 4
 OTHER_KEY = "fedcba9876543210" * 4
 KEYS = Keys.parse(KEY)
@@ -152,3 +155,27 @@ class Rig:
         scope = {"type": "http", "method": method, "path": path, "headers": [*headers, *extra]}
         await self.guard(scope, receive, send)
         return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def step_until(holds: Callable[[], Any], step: Callable[[], object], seconds: float = PATIENCE_S) -> None:
+    """Step until it holds; fail where it does not within ``seconds``."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until, "it does not come to pass"
+        step()
+
+
+def blocks(count: int) -> Any:
+    """As many of vLLM's blocks of one cache group, numbered from 1."""
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_utils import KVCacheBlock
+
+    return KVCacheBlocks((tuple(KVCacheBlock(block_id=index + 1) for index in range(count)),))
+
+
+def finish(one: Any, status: str = "FINISHED_LENGTH_CAPPED") -> None:
+    """Let a request of vLLM's have computed its prompt and ended."""
+    from vllm.v1.request import RequestStatus
+
+    one.status = RequestStatus[status]
+    one.num_computed_tokens = one.num_prompt_tokens

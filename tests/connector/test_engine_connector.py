@@ -14,7 +14,7 @@ import pytest
 
 vllm = pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
-from tests.connector.support import KEY, KEYS, PROBE_PARAMS, REVISION, handoff, mark  # noqa: E402
+from tests.connector.support import KEY, KEYS, PROBE_PARAMS, REVISION, blocks, finish, handoff, mark  # noqa: E402
 
 from kvserving_connector import compat, plugin  # noqa: E402
 from kvserving_connector.core.handoffs import TransferFacts  # noqa: E402
@@ -69,20 +69,6 @@ def request(request_id: str, params: Any, xargs: dict[str, Any] | None = None, t
 
     extra = {**(xargs or {}), "kv_transfer_params": params}
     return Request(request_id, list(tokens), SamplingParams(max_tokens=1, extra_args=extra), None)
-
-
-def blocks(count: int) -> Any:
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
-    return KVCacheBlocks((tuple(KVCacheBlock(block_id=index + 1) for index in range(count)),))
-
-
-def finish(one: Any, status: str = "FINISHED_LENGTH_CAPPED") -> None:
-    from vllm.v1.request import RequestStatus
-
-    one.status = RequestStatus[status]
-    one.num_computed_tokens = one.num_prompt_tokens
 
 
 def prefill_answer(all_groups: bool) -> tuple[bool, dict[str, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kvserving_operator.control.children import owner_reference, wanted
-from kvserving_operator.control.observe import Child, Key, Serving, View, child_of, serving_of
+from kvserving_operator.control.observe import Child, Key, Serving, Store, View, child_of, serving_of
 from kvserving_operator.control.pods import PodState, pod_state
 from kvserving_operator.control.reconcile import Reading, read
 from kvserving_operator.plan.types import CLUSTER, Observed
@@ -136,4 +136,11 @@ def view(serving: Serving, found: dict[tuple[str, str], Child], *pods: PodState)
     return View(serving, found, pods)
 
 
-__all__ = ["KEY", "SPEC", "children", "live", "owner_reference", "planned", "pod", "pods_of", "stored", "view"]
+def known(store: Store, key: Key = KEY) -> View:
+    """What a store knows of an object, which it must know."""
+    found = store.view(key)
+    assert found is not None
+    return found
+
+
+__all__ = ["KEY", "SPEC", "children", "known", "live", "owner_reference", "planned", "pod", "pods_of", "stored", "view"]

@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 import pytest
-from tests.control.bodies import KEY, planned, stored
+from tests.control.bodies import KEY, known, planned, stored
 from tests.control.fake_api import FakeApi
 
 from kvserving_operator.control.apply import Applier, Outcome
@@ -33,9 +33,7 @@ class Stage:
 
     @property
     def view(self) -> View:
-        found = self.store.view(KEY)
-        assert found is not None
-        return found
+        return known(self.store)
 
     def apply(self) -> Outcome:
         outcome = Outcome()

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.control.bodies import KEY, SPEC
+from tests.control.bodies import KEY, SPEC, known
 from tests.control.fake_api import FakeApi
 
 from kvserving_operator.control.apply import Applier
@@ -65,9 +65,7 @@ class Stage:
 
     @property
     def view(self) -> View:
-        found = self.store.view(KEY)
-        assert found is not None
-        return found
+        return known(self.store)
 
     @property
     def statuses(self) -> int:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.control.bodies import KEY, live, planned, pod, stored, view
+from tests.control.bodies import KEY, known, live, planned, pod, stored, view
 from tests.control.fake_api import FakeApi, Json
 
 from kvserving_operator.control import role_status, scaling
@@ -145,9 +145,7 @@ class Stage:
 
     @property
     def view(self) -> View:
-        found = self.store.view(KEY)
-        assert found is not None
-        return found
+        return known(self.store)
 
     @property
     def role(self) -> Json:

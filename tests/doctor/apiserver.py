@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +12,7 @@ from typing import Any
 import aiohttp
 import yaml
 from aiohttp import web
+from tests.serving_thread import served
 
 from kvserving_operator.api.schema import object_schema
 from kvserving_operator.api.v1alpha1 import GROUP, KIND
@@ -144,34 +143,11 @@ def secret(name: str, values: Mapping[str, str]) -> Body:
 @contextmanager
 def running(server: Apiserver, folder: Path) -> Iterator[Path]:
     """Serve in a thread; yield a kubeconfig whose context has the namespace ``prod``."""
-    loop, started = asyncio.new_event_loop(), threading.Event()
-    runner: list[web.AppRunner] = []
-
-    async def begin() -> None:
-        made = web.AppRunner(server.app())
-        await made.setup()
-        site = web.TCPSite(made, "127.0.0.1", 0)
-        await site.start()
-        runner.append(made)
-        server.url = f"http://127.0.0.1:{made.addresses[0][1]}"
-        started.set()
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        loop.run_until_complete(begin())
-        loop.run_forever()
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    assert started.wait(30)
-    file = folder / "kubeconfig"
-    file.write_text(yaml.safe_dump(_kubeconfig(server.url)))
-    try:
+    with served(server.app()) as port:
+        server.url = f"http://127.0.0.1:{port}"
+        file = folder / "kubeconfig"
+        file.write_text(yaml.safe_dump(_kubeconfig(server.url)))
         yield file
-    finally:
-        asyncio.run_coroutine_threadsafe(runner[0].cleanup(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(30)
 
 
 def leave(kubeconfig: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 vllm = pytest.importorskip("vllm", reason="vLLM is not importable here; run with the engine's Python")
 
-from tests.connector.support import KEY, KEYS, PROBE_PARAMS, REVISION  # noqa: E402
+from tests.connector.support import KEY, KEYS, PROBE_PARAMS, REVISION, blocks, finish  # noqa: E402
 
 from kvserving_connector import compat  # noqa: E402
 from kvserving_connector.core.signing import verify_params  # noqa: E402
@@ -84,13 +84,6 @@ def request(request_id: str, params: Any) -> Any:
     )
 
 
-def blocks(count: int) -> Any:
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-    from vllm.v1.core.kv_cache_utils import KVCacheBlock
-
-    return KVCacheBlocks((tuple(KVCacheBlock(block_id=index + 1) for index in range(count)),))
-
-
 def step(**new: tuple[list[int], int]) -> Any:
     """A scheduler's step that computes so many tokens of new requests with these blocks."""
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -99,13 +92,6 @@ def step(**new: tuple[list[int], int]) -> Any:
     found.scheduled_new_reqs = [SimpleNamespace(req_id=name, block_ids=(ids,)) for name, (ids, _) in new.items()]
     found.num_scheduled_tokens = {name: tokens for name, (_, tokens) in new.items()}
     return found
-
-
-def finish(one: Any, status: str = "FINISHED_LENGTH_CAPPED") -> None:
-    from vllm.v1.request import RequestStatus
-
-    one.status = RequestStatus[status]
-    one.num_computed_tokens = one.num_prompt_tokens
 
 
 def begun(prefill: Any, name: str) -> Any:

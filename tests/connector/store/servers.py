@@ -6,7 +6,6 @@ import importlib.util
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import threading
@@ -19,9 +18,10 @@ from typing import NoReturn, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
+from tests.connector.store.server_process import ServerProcess
 
 from kvserving_connector.store.address import Address, Credentials
-from kvserving_connector.store.client import Reason, StoreFault
+from kvserving_connector.store.client import Reason, StoreClient, StoreFault
 from kvserving_connector.store.open import Kind, open_store
 from kvserving_connector.store.resp import Connection, encode
 from kvserving_connector.store.transfers import Finished, Transfers
@@ -60,7 +60,7 @@ def free_port() -> int:
     return int(port) if port < 55000 else free_port()
 
 
-class Server:
+class Server(ServerProcess):
     """A server process on a port of its own that keeps nothing on disk."""
 
     def __init__(self, folder: Path, *arguments: str, password: str = "", port: int | None = None) -> None:
@@ -70,7 +70,6 @@ class Server:
         self._folder = folder / str(self.port)
         self._folder.mkdir(parents=True, exist_ok=True)
         self._arguments = [*arguments, *(["--requirepass", password] if password else [])]
-        self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
     @property
@@ -103,25 +102,6 @@ class Server:
             return connection.reply(time.monotonic() + 5)
         finally:
             connection.close()
-
-    def kill(self) -> None:
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
-
-    def hang(self) -> None:
-        """Stop the process: the kernel still accepts connections for it, and nothing answers."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self._process is not None
-        self._process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self.resume()
-            self.kill()
 
 
 @contextmanager
@@ -257,6 +237,12 @@ def _example(kind: Kind) -> str:
             f"behind servers has port= there and a line in SERVERS in {_HERE}"
         )
     return example
+
+
+def read_object(store: StoreClient, key: str, room: int) -> bytes:
+    """The object of a key, received in a buffer of ``room`` bytes."""
+    buffer = memoryview(bytearray(room))
+    return bytes(buffer[: store.get(key, buffer, soon())])
 
 
 def soon(seconds: float = 5.0) -> float:

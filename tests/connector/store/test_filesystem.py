@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.connector.store.servers import expect, reason, soon, wait_for
+from tests.connector.store.servers import expect, read_object, reason, soon, wait_for
 
 from kvserving_connector.store.client import Reason, StoreFault
 from kvserving_connector.store.filesystem import FileStore
@@ -29,8 +29,7 @@ NAME = names(1)[0]
 
 
 def read(store: FileStore, key: str = NAME, room: int = len(BODY) + 64) -> bytes:
-    buffer = memoryview(bytearray(room))
-    return bytes(buffer[: store.get(key, buffer, soon())])
+    return read_object(store, key, room)
 
 
 def files(root: Path) -> list[Path]:

@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.connector.store.servers import NO_CREDENTIALS, Server, expect, reason, socket_server, soon, wait_for
+from tests.connector.store.servers import (
+    NO_CREDENTIALS,
+    Server,
+    expect,
+    read_object,
+    reason,
+    socket_server,
+    soon,
+    wait_for,
+)
 
 from kvserving_connector.store.address import Address, Credentials
 from kvserving_connector.store.client import Reason, StoreFault
@@ -42,8 +51,7 @@ def opened(*servers: Server | Address, credentials: Credentials = NO_CREDENTIALS
 
 
 def read(store: ValkeyStore, key: str = NAME, room: int = len(BODY) + 64) -> bytes:
-    buffer = memoryview(bytearray(room))
-    return bytes(buffer[: store.get(key, buffer, soon())])
+    return read_object(store, key, room)
 
 
 def test_objects_come_back_as_they_were_put(start_server: Start) -> None:

@@ -6,11 +6,11 @@ Ranks are worker halves of this process, whose outputs are aggregated as vLLM ag
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tests.connector.support import step_until
 from tests.connector.worker_cache.copying import Later
 from tests.connector.worker_cache.leaks import left_by
 from tests.connector.worker_cache.pages import SLOT, Pages, Text, cache_config, full
@@ -31,8 +31,6 @@ from kvserving_connector.core.chunk_hashes import ChunkHashes, part_key
 from kvserving_connector.core.ranges import of
 from kvserving_connector.core.reports import WorkerReport
 from kvserving_connector.vllm.worker_cache.stats import WorkerCacheStats
-
-PATIENCE_S = 20.0
 
 
 class _Planned(NamedTuple):
@@ -240,10 +238,7 @@ class Engine:
 
     def until(self, holds: Callable[[], Any]) -> None:
         """Step until it holds."""
-        until = time.monotonic() + PATIENCE_S
-        while not holds():
-            assert time.monotonic() < until, "it does not come to pass"
-            self.step()
+        step_until(holds, self.step)
 
     def settle(self) -> None:
         """Step as long as vLLM would."""
