@@ -24,9 +24,10 @@ def serve(
     namespaces: list[dict[str, Any]],
     limit: int = 2**30,
     size: int = 0,
+    free: int | None = None,
 ) -> None:
     """Let a service have a store with these namespaces, which removes nothing."""
-    held = {"namespaces": namespaces, "used_bytes": 2**20, "limit_bytes": limit}
+    held = {"namespaces": namespaces, "used_bytes": 2**20, "limit_bytes": limit, "free_bytes": free}
     python = folder / "python"
     told = {"usage": held, "purge": {"objects": 0, "bytes": 0}}
     cases = "".join(f"{word}) printf '%s' {shlex.quote(json.dumps(said))};;" for word, said in told.items())
@@ -38,22 +39,30 @@ def serve(
 
 
 @pytest.mark.parametrize(
-    ("limit", "size", "told"),
+    ("limit", "size", "free", "told"),
     [
-        (512 * 2**20 * 85 // 100, 512 * 2**20, "store: 1Mi of 435Mi (85 % of 512Mi)\n"),
-        (2**30, 2**30, "store: 1Mi of 1Gi\n"),
-        (2**30, 0, "store: 1Mi of 1Gi\n"),
+        (512 * 2**20 * 85 // 100, 512 * 2**20, None, "store: 1Mi of 435Mi (85 % of 512Mi)\n"),
+        (512 * 2**20, 512 * 2**20, 511 * 2**20, "store: 1Mi of 512Mi\n"),
+        (
+            2**30 * 85 // 100,
+            2**30,
+            2**21,
+            "store: 1Mi of 870Mi (85 % of 1Gi); its disk has 2Mi left, so that it holds 3Mi at most\n",
+        ),
+        (2**30, 2**30, None, "store: 1Mi of 1Gi\n"),
+        (2**30, 0, None, "store: 1Mi of 1Gi\n"),
     ],
 )
-def test_the_limit_of_a_store_is_told_with_its_share_of_the_size(
+def test_the_limit_of_a_store_is_told_with_its_share_of_the_size_and_the_disk_where_that_has_less(
     limit: int,
     size: int,
+    free: int | None,
     told: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    serve(tmp_path, monkeypatch, namespaces=HELD, limit=limit, size=size)
+    serve(tmp_path, monkeypatch, namespaces=HELD, limit=limit, size=size, free=free)
     assert cli.run(["cache", "usage", "svc"]) == 0
     assert told in capsys.readouterr().out
 

@@ -357,7 +357,7 @@ while True:
         store.delete(key, time.monotonic() + 60)
         store.put(key, [body], time.monotonic() + 60)
     except StoreFault as fault:
-        if fault.reason not in (Reason.TIMEOUT, Reason.FULL):
+        if fault.reason not in (Reason.TIMEOUT, Reason.FULL, Reason.BUSY, Reason.DISK_FULL):
             raise
     number += 1
     if number == 3:

@@ -21,4 +21,4 @@ def test_the_walk_adds_a_store_that_keeps_the_contract(tmp_path: Path) -> None:
     assert int(passed) >= 30
     (usage,) = re.findall(r"python -m (kvserving_connector\.store .*)$", contributing.section(), re.MULTILINE)
     answer = contributing.run(copy, "-m", *usage.split())
-    assert json.loads(answer.stdout) == {"namespaces": [], "used_bytes": 0, "limit_bytes": 2**30}
+    assert json.loads(answer.stdout) == {"namespaces": [], "used_bytes": 0, "limit_bytes": 2**30, "free_bytes": None}

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import logging
+
+import pytest
+
 from kvserving_connector.store.client import Reason
 from kvserving_connector.store.failed import FailedKeys
 from kvserving_connector.store.tally import Event, Tally
@@ -38,3 +42,27 @@ def test_a_tally_gives_each_count_once_and_plain_labels() -> None:
     assert taken == {(Event.MISS, "absent"): 3}
     assert all(type(label) is str for _, label in taken)
     assert not tally.take()
+
+
+def test_a_store_that_fails_is_told_in_the_log_once_for_each_reason_and_again_after_a_while_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    now = 0.0
+    tally = Tally(clock=lambda: now)
+    with caplog.at_level(logging.WARNING, "vllm.kvserving"):
+        for _ in range(500):
+            tally.count(Event.SKIP, Reason.DISK_FULL, detail="No space left on device in /var/lib/kv")
+            tally.count(Event.SKIP, Reason.FULL)
+            tally.count(Event.MISS, Reason.CHECKSUM)
+            for reason in (Reason.ABSENT, Reason.BUSY, Reason.PAUSED, Reason.PRESENT, Reason.CLOSED, Reason.TIMEOUT):
+                tally.count(Event.SKIP, reason)
+                tally.count(Event.MISS, str(reason))
+            now += 1
+        said = [record.getMessage() for record in caplog.records]
+        assert len(said) == 3, said
+        assert "could not be written to the store (spec.cache.l2): disk-full: No space left on device" in said[0]
+        assert "kvserving:store_skipped_chunks_total" in said[0]
+        assert "could not be read from the store (spec.cache.l2): checksum." in said[2]
+        now += 601
+        tally.count(Event.SKIP, Reason.DISK_FULL)
+        assert len(caplog.records) == 4

@@ -105,16 +105,20 @@ def test_a_past_deadline_and_a_closed_store_are_told(store: FileStore) -> None:
 
 
 def test_a_full_disk_skips_keeps_what_is_there_and_makes_room(small_disk: Path) -> None:
-    store = FileStore(small_disk, 100 * MIB)
+    store = FileStore(small_disk, 1024 * MIB)
     try:
-        full = 0
+        refused = 0
         for key in names(30):
             try:
                 store.put(key, [BODY], soon())
             except StoreFault as fault:
-                expect(fault, Reason.FULL)
-                full += 1
-        assert full
+                expect(fault, Reason.DISK_FULL)
+                refused += 1
+        assert refused
+        usage, disk = store.usage(soon()), os.statvfs(small_disk)
+        assert usage.limit_bytes == 1024 * MIB
+        assert usage.free_bytes is not None
+        assert usage.free_bytes <= disk.f_blocks * disk.f_frsize < 1024 * MIB, "what the disk has, not the bound"
         assert not list((small_disk / TEMPORARY).iterdir())
         for key in names(30):
             try:
@@ -131,7 +135,7 @@ def puts(store: FileStore, key: str) -> bool:
     try:
         return store.put(key, [BODY], soon())
     except StoreFault as fault:
-        expect(fault, Reason.FULL)
+        expect(fault, Reason.DISK_FULL)
         return False
 
 
@@ -153,8 +157,9 @@ def test_a_read_only_file_system_serves_reads_and_skips_writes(small_disk: Path)
 @pytest.mark.parametrize(
     ("number", "expected"),
     [
-        (errno.ENOSPC, Reason.FULL),
-        (errno.EDQUOT, Reason.FULL),
+        (errno.ENOSPC, Reason.DISK_FULL),
+        (errno.EDQUOT, Reason.DISK_FULL),
+        (errno.EFBIG, Reason.DISK_FULL),
         (errno.EROFS, Reason.READ_ONLY),
         (errno.EACCES, Reason.DENIED),
         (errno.EIO, Reason.IO),
@@ -295,7 +300,7 @@ def test_several_engines_stay_within_the_bound_and_read_no_wrong_bytes(tmp_path:
                     store.put(key, [body[key]], soon())
                     break
                 except StoreFault as fault:
-                    expect(fault, Reason.FULL)
+                    expect(fault, Reason.FULL, Reason.BUSY)
                     refused += 1
                     time.sleep(0.005)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -115,12 +116,18 @@ def test_a_server_that_comes_back_empty_serves_again(start_server: Start) -> Non
         it.until(lambda: stored(it, 4).count("written_chunks") >= 8)
 
 
-def test_a_full_server_skips_and_serves_what_it_has(start_server: Start) -> None:
+def test_a_full_server_skips_is_told_once_and_serves_what_it_has(
+    start_server: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "vllm.kvserving")
     server = start_server("--maxmemory", "2mb", "--maxmemory-policy", "noeviction")
     with engine(server.url) as it:
         data = chunks(4)
         it.store(data)
-        it.until(lambda: stored(it, 16).count("skipped_chunks", "full") > 0)
+        it.until(lambda: stored(it, 16).count("skipped_chunks", "full") > 3)
+    told = [record.getMessage() for record in caplog.records if "could not be written" in record.getMessage()]
+    assert len(told) == 1, told
+    assert "full: OOM" in told[0]
     with engine(server.url) as again:
         assert again.load(list(data)) == data
 

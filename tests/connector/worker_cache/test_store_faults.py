@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,10 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Held]
         one.release.set()
 
 
-def test_a_full_store_is_left_out(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_store_is_left_out_and_told_once_by_each_rank(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "vllm.kvserving")
     monkeypatch.setattr(l2, "open_store", lambda *_: Full(tmp_path))
     tokens = prompt(10 * BLOCK)
     engine = start(slots=(40, 40), **store(tmp_path))
@@ -53,6 +57,9 @@ def test_a_full_store_is_left_out(start: Start, tmp_path: Path, monkeypatch: pyt
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     check_answers(engine)
     engine.check_over()
+    told = [record.getMessage() for record in caplog.records if "could not be written" in record.getMessage()]
+    assert len(told) == 2, told
+    assert all("full: no room" in line for line in told)
 
 
 def test_a_look_up_that_hangs_on_one_rank_ends_in_time_and_the_prompt_is_computed(

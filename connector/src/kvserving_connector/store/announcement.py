@@ -16,6 +16,8 @@ from kvserving_connector.store.inventory import about_key
 from kvserving_connector.store.namespace import Namespace
 
 AGAIN_SECONDS = 60.0
+REFUSED_SECONDS = 5.0
+"""As that, after the store did not take it: one that is full has room now and then."""
 _WRITE_SECONDS = 2.0
 
 logger = logging.getLogger("vllm.kvserving")
@@ -34,7 +36,10 @@ class Announcement:
         self._again = float("-inf")
 
     def tell(self) -> None:
-        """Write the facts unless that was tried within ``AGAIN_SECONDS``. Raises nothing."""
+        """Write the facts unless that was done within ``AGAIN_SECONDS``, or refused within ``REFUSED_SECONDS``.
+
+        Raises nothing.
+        """
         with self._lock:
             if self._clock() < self._again:
                 return
@@ -45,3 +50,5 @@ class Announcement:
             self._client.put(about_key(namespace.digest()), (text,), time.monotonic() + _WRITE_SECONDS)
         except StoreFault as fault:
             logger.info("KVServing: the store was not told what its namespace is for: %s", fault)
+            with self._lock:
+                self._again = self._clock() + REFUSED_SECONDS

@@ -27,7 +27,9 @@ class Reason(StrEnum):
     DENIED = "denied"
     """Wrong password, missing permission or an unwritable directory."""
     FULL = "full"
-    """No room for the object."""
+    """No room for the object within the store's bound."""
+    DISK_FULL = "disk-full"
+    """No room on the disk under the store, or within a quota of it, whatever the store's bound."""
     READ_ONLY = "read-only"
     """The store takes no writes now."""
     UNAVAILABLE = "unavailable"
@@ -53,7 +55,7 @@ class Reason(StrEnum):
     REMEMBERED = "remembered"
     """A read of this object failed a short while ago, so it was not tried again."""
     BUSY = "busy"
-    """As many transfers are under way as the tier allows."""
+    """As many transfers are under way as the tier allows, or as much was written as may be until the store is swept."""
     PAUSED = "paused"
     """A load ran into its deadline a short while ago, so the store is not asked."""
     PRESENT = "present"
@@ -72,14 +74,19 @@ class StoreFault(Exception):
     def __init__(self, reason: Reason, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else str(reason))
         self.reason = reason
+        self.detail = detail
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Bytes that the store's objects take, and the bound where one is known."""
+    """Bytes that the store's objects take, and the bound where one is known.
+
+    ``free_bytes`` are what the disk under it has left for more, whatever the bound; None where that is not known.
+    """
 
     used_bytes: int
     limit_bytes: int | None
+    free_bytes: int | None = None
 
 
 class StoreClient(Protocol):
@@ -87,8 +94,8 @@ class StoreClient(Protocol):
 
     To open one touches nothing; the first ``put`` makes what is missing. Until then the store is empty: nothing exists,
     ``get`` is ABSENT, ``usage`` has no objects. One with a bound evicts what was used least recently; a use within a
-    minute of the last need not be noted. It may exceed the bound by one object while it evicts, or answer FULL until
-    there is room. It can be listed, too (``ListedStore``).
+    minute of the last need not be noted. It may exceed the bound by one object while it evicts, or answer FULL or
+    BUSY until there is room. It can be listed, too (``ListedStore``).
     """
 
     def exists(self, keys: Sequence[str], deadline: float) -> list[bool | Reason]:
@@ -111,7 +118,7 @@ class StoreClient(Protocol):
         """Write ``parts``, one after the other, as one object; readers see all of it or nothing.
 
         Returns False when the store had the key already: it then counts as used and nothing is written.
-        Raises StoreFault: FULL, READ_ONLY, DENIED, or why the store did not serve.
+        Raises StoreFault: FULL, DISK_FULL, BUSY, READ_ONLY, DENIED, or why the store did not serve.
         """
         ...
 

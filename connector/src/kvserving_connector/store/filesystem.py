@@ -33,9 +33,9 @@ _REASONS = {
     # A symbolic link, or a socket, under an object's name.
     errno.ELOOP: Reason.ABSENT,
     errno.ENXIO: Reason.ABSENT,
-    errno.ENOSPC: Reason.FULL,
-    errno.EDQUOT: Reason.FULL,
-    errno.EFBIG: Reason.FULL,
+    errno.ENOSPC: Reason.DISK_FULL,
+    errno.EDQUOT: Reason.DISK_FULL,
+    errno.EFBIG: Reason.DISK_FULL,
     errno.EROFS: Reason.READ_ONLY,
     errno.EACCES: Reason.DENIED,
     errno.EPERM: Reason.DENIED,
@@ -120,8 +120,8 @@ class FileStore:
         try:
             if self._refresh(path):
                 return False
-            if not self._sweeper.reserve(size):
-                raise StoreFault(Reason.FULL, "eviction has not made room yet")
+            if (reason := self._sweeper.reserve(size)) is not None:
+                raise StoreFault(reason, "eviction has not made room yet")
             written = False
             try:
                 self._write(path, parts)
@@ -130,11 +130,11 @@ class FileStore:
                 self._sweeper.settle(size, written=written)
         except OSError as error:
             fault = _fault(error, absent=Reason.UNREACHABLE)
-            if fault.reason is Reason.FULL:
+            if fault.reason is Reason.DISK_FULL:
                 self._sweeper.urge()
-            if fault.reason in (Reason.FULL, Reason.READ_ONLY, Reason.DENIED):
+            if fault.reason in (Reason.DISK_FULL, Reason.READ_ONLY, Reason.DENIED):
                 self._refused = fault.reason, time.monotonic() + _WRITE_PAUSE
-            raise fault from None
+            raise StoreFault(fault.reason, f"{fault.detail} in {self._root}") from None
         return True
 
     def delete(self, key: str, deadline: float) -> None:

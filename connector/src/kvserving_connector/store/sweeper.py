@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvserving_connector.store.client import Usage, remaining
+from kvserving_connector.store.client import Reason, Usage, remaining
 
 logger = logging.getLogger("vllm.kvserving")
 
@@ -159,10 +159,12 @@ class Sweeper:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def reserve(self, size: int) -> bool:
-        """Whether ``size`` more bytes may be written now; ``settle`` must follow if so.
+    def reserve(self, size: int) -> Reason | None:
+        """Return why ``size`` more bytes may not be written now, FULL or BUSY; None when they may.
 
-        The first call measures the directory. False until the next sweep has ended when this engine's share is used up.
+        ``settle`` must follow where they may. The first call measures the directory. BUSY until the next sweep has
+        ended when this engine's share is used up.
+
         Raises OSError when the directory cannot be measured: its size is then unknown.
         """
         if self._total is None:
@@ -177,9 +179,10 @@ class Sweeper:
             admitted = fits and (used == 0 or used + size <= share)
             if admitted:
                 self._reserved += size
-        if not admitted:
-            self._wake.set()
-        return admitted
+        if admitted:
+            return None
+        self._wake.set()
+        return Reason.BUSY if fits else Reason.FULL
 
     def settle(self, size: int, *, written: bool) -> None:
         """End a reservation, and sweep in good time when half of this engine's share is used up."""
@@ -223,7 +226,14 @@ class Sweeper:
             self._measure(deadline)
         with self._lock:
             used = (self._total or 0) + self._written
-        return Usage(used, self.limit())
+        return Usage(used, self.limit(), self._free())
+
+    def _free(self) -> int | None:
+        try:
+            status = os.statvfs(self._root)
+        except OSError:
+            return None
+        return int(status.f_bavail * status.f_frsize)
 
     def _measure(self, deadline: float | None = None) -> int:
         with self._measuring:

@@ -258,16 +258,17 @@ class Transfers:
                 continue
             if not job.open:
                 continue
+            detail = ""
             try:
                 reason = transfer(job, item, bounce)
             except StoreFault as fault:
-                reason = fault.reason
+                reason, detail = fault.reason, fault.detail
             except Exception:
                 # The thread serves all requests: what is wrong with one chunk must not end it.
                 logger.exception("KVServing: a transfer with the store failed unexpectedly")
                 reason = Reason.IO
             # Here alone, and before anything else is asked of the store: an item ends once.
-            self._end(job, item, reason, bounce)
+            self._end(job, item, reason, bounce, detail)
             if load and reason in WRONG_OBJECT:
                 self._remove(object_name(job.namespace, item.key))
 
@@ -289,7 +290,7 @@ class Transfers:
         written = self._client.put(object_name(job.namespace, item.key), [whole], job.deadline)
         return None if written else Reason.PRESENT
 
-    def _end(self, job: _Job, item: Item, reason: Reason | None, bounce: memoryview) -> None:
+    def _end(self, job: _Job, item: Item, reason: Reason | None, bounce: memoryview, detail: str) -> None:
         """Account for one item, and put what was loaded into its slot, unless the job was given up meanwhile.
 
         Both under one lock: a slot that is not told as loaded was not touched.
@@ -303,7 +304,7 @@ class Transfers:
                 job.silent |= reason is Reason.TIMEOUT
                 if reason is Reason.ABSENT or reason in WRONG_OBJECT:
                     job.wrong.append(item.key)
-                self._tally.count(Event.MISS if job.load else Event.SKIP, reason)
+                self._tally.count(Event.MISS if job.load else Event.SKIP, reason, detail=detail)
                 if reason is Reason.TIMEOUT and self._clock() >= job.deadline:
                     self._count_timeout(job)
             present = reason is Reason.PRESENT and not job.load
@@ -335,7 +336,7 @@ class Transfers:
         try:
             self._client.delete(name, time.monotonic() + _DELETE_SECONDS)
         except StoreFault as fault:
-            self._tally.count(Event.SKIP, fault.reason)
+            self._tally.count(Event.SKIP, fault.reason, detail=fault.detail)
         except Exception:
             logger.exception("KVServing: a wrong object was not removed from the store")
             self._tally.count(Event.SKIP, Reason.IO)

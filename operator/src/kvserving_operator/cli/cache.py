@@ -55,7 +55,7 @@ def usage(service: str, output: str) -> int:
     if held is None:
         click.echo("no shared store (spec.cache.l2)")
         return status
-    click.echo(f"store: {size(held['used_bytes'])} of {_limit(held['limit_bytes'], state.store_size)}")
+    click.echo(f"store: {size(held['used_bytes'])} of {_limit(held['limit_bytes'], state.store_size)}{_disk(held)}")
     spaces = [(n["namespace"], f"{n['objects']}", size(n["bytes"]), _about(n["about"])) for n in held["namespaces"]]
     _table(("NAMESPACE", "OBJECTS", "SIZE", "FOR"), spaces)
     return status
@@ -66,6 +66,14 @@ def _limit(most: int | None, whole: int) -> str:
     if most is None:
         return "no bound known"
     return f"{size(most)} ({100 * most / whole:.0f} % of {size(whole)})" if 0 < most < whole else size(most)
+
+
+def _disk(held: dict[str, Any]) -> str:
+    """What the disk has left, where that is less than what the store may take besides what it holds."""
+    used, most, free = held["used_bytes"], held["limit_bytes"], held.get("free_bytes")
+    if free is None or (most is not None and most - used <= free):
+        return ""
+    return f"; its disk has {size(free)} left, so that it holds {size(used + free)} at most"
 
 
 def _namespace(_: click.Context, __: click.Parameter, value: str | None) -> str | None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 
 from ..api.faults import printable
-from ..local import proof
+from ..local import proof, storedisk
 from ..local.ages import moment
 from ..local.state import DEGRADED, FAILED, PodState, ServiceDir, State
 
@@ -35,6 +35,8 @@ def print_state(state: State, *, wide: bool, brief: bool = False) -> None:
     if state.message:
         lines = _short(state) if brief and state.phase == FAILED else state.message.splitlines()
         print("\n".join(f"  {printable(line)}" for line in lines))
+    if (disk := storedisk.look(state.store_folder)) is not None and (short := disk.short(state.store_size)):
+        print(f"  notice: {printable(short)}")
     if state.phase == DEGRADED and (down := [pod for pod in state.pods if not pod.ready]):
         print(f"  not ready: {', '.join(f'{pod.name} ({note})' if (note := _why(pod)) else pod.name for pod in down)}")
     if state.pods and state.phase != FAILED:

@@ -86,6 +86,15 @@ class Operators:
 
 
 @dataclass(frozen=True)
+class Disk:
+    """The disk of a folder, in bytes: of all of it, and what is left."""
+
+    folder: str
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
 class Live:
     """One object in its cluster.
 
@@ -93,6 +102,7 @@ class Live:
     asked for: ``None`` where it does not exist. ``engines`` are the answers by pod, ``claims`` the claims that the
     pods mount. ``nodes``, ``secrets``, ``operators`` and ``schema`` (the published schema of the kind) are ``None``
     where they may not be read, ``hidden`` are the kinds of children and pods for which that holds; ``unread`` says why.
+    ``disk`` is the one under a store in a folder of this machine.
     """
 
     body: Body
@@ -112,6 +122,7 @@ class Live:
     ranges: tuple[Body, ...] | None = None
     classes: tuple[Body, ...] | None = None
     operators: Operators | None = None
+    disk: Disk | None = None
 
     @property
     def generation(self) -> int:
@@ -178,7 +189,8 @@ class ServiceFacts:
     """One service that runs on this machine. ``version`` is that of the installed vLLM; ``verified`` is ``None`` before
     the first verification, ``proof`` its last sentence, ``caveat`` what has to be said before it. ``engines`` are the
     answers by pod. ``explained``: whether status shows the last lines of a log of a failure. ``silent`` are seconds
-    since the state was written. ``disk_free`` are bytes that the folder of all services has left.
+    since the state was written. ``disk_free`` are bytes that the folder of all services has left; ``disk`` is the one
+    under L2, where that lies in a folder, ``store_size`` what L2 may take.
     """
 
     name: str
@@ -195,6 +207,8 @@ class ServiceFacts:
     explained: bool = False
     silent: float = 0.0
     disk_free: int | None = None
+    disk: Disk | None = None
+    store_size: int = 0
 
 
 @dataclass(frozen=True)

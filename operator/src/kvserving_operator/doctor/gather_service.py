@@ -10,13 +10,13 @@ from typing import TypeVar
 
 import aiohttp
 
-from ..local import proof
+from ..local import proof, storedisk
 from ..local.errors import EnvironmentFault
 from ..local.launchers import inspect
 from ..local.logfile import has_log_end, in_short
 from ..local.state import FAILED, PodState, State, root
 from ..verify.legs import connection_failure
-from .facts import Engine, Process, Series, ServiceFacts, Unread
+from .facts import Disk, Engine, Process, Series, ServiceFacts, Unread
 from .gather_machine import disk_free
 
 T = TypeVar("T")
@@ -70,6 +70,7 @@ async def of_service(state: State) -> ServiceFacts:
         asked = [ask(pod) for pod in state.pods if pod.role in _ENGINES and pod.ready]
         version, *_ = await asyncio.gather(installed(), *asked)
     verification, now = state.verification, time.time()
+    disk = storedisk.look(state.store_folder)
     return ServiceFacts(
         name=state.name,
         phase=state.phase,
@@ -98,4 +99,6 @@ async def of_service(state: State) -> ServiceFacts:
         explained=has_log_end(state.message),
         silent=max(0.0, now - state.updated),
         disk_free=disk_free(root()),
+        disk=None if disk is None else Disk(disk.folder, disk.total, disk.free),
+        store_size=state.store_size,
     )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -128,7 +129,7 @@ def access(state: State) -> Access | None:
             problem = f"{pod.name} cannot be looked at: {error.strerror}"
             continue
         seen = True
-        for tier in _store_tiers(command):
+        for tier in store_tiers(command):
             pairs = (variable.partition("=") for variable in variables)
             credentials = {name: value for name, _, value in pairs if name.startswith(_CREDENTIALS)}
             return Access(tuple(tier["urls"]), tier.get("max_bytes"), state.engine_python, credentials)
@@ -170,7 +171,18 @@ def _engines(state: State) -> list[PodState]:
     return [pod for pod in state.pods if pod.role in ("prefill", "decode") and pod.pid]
 
 
-def _store_tiers(command: Iterable[str]) -> Iterator[dict[str, Any]]:
+def folder_of(commands: Iterable[Iterable[str]]) -> str:
+    """The folder of the store that engines with these command lines use; empty where it lies in none, or there is none.
+
+    It need not exist yet.
+    """
+    tiers = (tier for command in commands for tier in store_tiers(command))
+    urls = (str(url) for tier in tiers for url in tier["urls"])
+    return next((urlsplit(url).path for url in urls if url.startswith("file://")), "")
+
+
+def store_tiers(command: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The stores that an engine with this command line uses, as its connectors are told of them."""
     text = next((word.partition("=")[2] for word in command if word.startswith("--kv-transfer-config=")), "{}")
     for child in connectors.children(json.loads(text)):
         for tier in (child.get("kv_connector_extra_config") or {}).get("secondary_tiers") or ():

@@ -99,6 +99,10 @@ class State:
     """Folder of the service; the keys lie below ``secrets/``."""
     store_size: int = 0
     """Bytes of ``spec.cache.l2.size``; 0 without one."""
+    store_folder: str = ""
+    """The folder that L2 lies in, where it lies in one of this machine."""
+    claims: tuple[str, ...] = ()
+    """Folders of the claims that its pods mount."""
     updated: float = field(default=0.0)
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,6 +110,7 @@ class State:
         data = asdict(self)
         data["pods"] = [dict(pod) for pod in data["pods"]]
         data["notices"] = list(self.notices)
+        data["claims"] = list(self.claims)
         return data
 
     @classmethod
@@ -123,8 +128,9 @@ class State:
         known = {f.name for f in fields(cls)}
         pod_fields = {f.name for f in fields(PodState)}
         pods = tuple(PodState(**{k: v for k, v in pod.items() if k in pod_fields}) for pod in data.get("pods", ()))
-        rest = {k: v for k, v in data.items() if k in known and k not in ("pods", "notices")}
-        return cls(**rest, pods=pods, notices=tuple(data.get("notices", ())))
+        rest = {k: v for k, v in data.items() if k in known and k not in ("pods", "notices", "claims")}
+        notices, claims = (tuple(data.get(name, ())) for name in ("notices", "claims"))
+        return cls(**rest, pods=pods, notices=notices, claims=claims)
 
     @property
     def supervised(self) -> bool:
@@ -197,7 +203,7 @@ class ServiceDir:
                 half_written.unlink(missing_ok=True)
 
     def claims(self) -> list[Path]:
-        """Folders of the claims that the service made and that outlive it: what its L2 stored, and its model."""
+        """Folders of the claims that services of this name made and that outlive them: L2's, and the model's."""
         from ..plan.names import Names, base_name
 
         names = Names(base_name(self.name), "")

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from ..plan import labels
 from ..routers import ROUTERS
-from . import procfs
+from . import procfs, volumes
 from .build import place_addresses, pod_specs
+from .cache import folder_of
 from .discovery import Worker, publish, render
 from .errors import LocalError
 from .failures import together
@@ -95,6 +96,7 @@ class Supervisor:
             api_key_secret=run.api_key_secret,
             store_size=run.store_size,
             directory=str(directory.path),
+            claims=volumes.claims(self._pods, directory.base / "claims"),
         )
 
     @property
@@ -148,6 +150,8 @@ class Supervisor:
         addresses = place_addresses(self._run, self._dir, self._pods, self._state)
         self._lifeline = Lifeline(self._state.instance)
         specs = pod_specs(self._run, self._dir, self._pods, addresses, self._state.instance)
+        commands = (spec.process.argv for spec in specs if spec.pod.is_engine)
+        self._state = replace(self._state, store_folder=folder_of(commands))
         publish(self._dir.discovery_file, self._discovery())
         policy = RestartPolicy(first=self._run.first_pause)
         for spec in specs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,17 @@ def materialise(pod: LocalPod, folder: Path, sources: Sources) -> dict[str, str]
             target = target / sub_path
         mounts[path] = str(target)
     return mounts
+
+
+def claims(pods: Iterable[LocalPod], folder: Path) -> tuple[str, ...]:
+    """Folders below ``folder`` of the claims that the pods mount, each once."""
+    names = (
+        str(volume["persistentVolumeClaim"]["claimName"])
+        for pod in pods
+        for volume in pod.spec.get("volumes") or ()
+        if "persistentVolumeClaim" in volume
+    )
+    return tuple(str(folder / name) for name in dict.fromkeys(names))
 
 
 def rewrite(text: str, mounts: Mapping[str, str]) -> str:

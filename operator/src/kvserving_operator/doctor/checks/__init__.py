@@ -26,7 +26,7 @@ def of_service(facts: ServiceFacts) -> tuple[Finding, ...]:
 
     pods = tuple({"metadata": {"name": pod.name, "labels": {labels.ROLE: pod.role}}} for pod in facts.pods)
     status = {"engine": {"version": facts.version}} if facts.version else {}
-    live = Live(body={"status": status}, pods=pods, engines=facts.engines)
+    live = Live(body={"status": status}, pods=pods, engines=facts.engines, disk=facts.disk)
     counted = counters.findings(ObjectFacts(facts.name, "", None, None), live)
     return ordered((*service.findings(facts), *counted))
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ...amounts import size
 from ...control import recompute
 from ...verify.counters import Counters
-from ..facts import Engine, Live, ObjectFacts, Series, role_of
+from ..facts import Disk, Engine, Live, ObjectFacts, Series, role_of
 from ..findings import Finding, error, info, warning
 
 _SETUP = "vllm:cache_config_info"
@@ -15,8 +16,25 @@ _ENDED = "vllm:request_success_total"
 _MANY_PREEMPTIONS = 0.1
 _FEW_EXPIRED = 0.02
 """Share of an engine's requests whose clients may leave between prefill and decode in a service that is well."""
-_HARMLESS = frozenset({"absent", "remembered", "present", "busy", "timeout", "paused"})
+HARMLESS = frozenset({"absent", "remembered", "present", "busy", "timeout", "paused", "closed"})
 """Reasons of the store's misses and skips that are no fault of anyone, or are told by the timeouts."""
+
+
+_SPOILED = "its memory or disk, or who else writes to it: objects are not what engines wrote"
+STORE_FIXES = {
+    "denied": "its password, or whether engines may write to its folder",
+    "full": "it is at its bound, and is written to faster than it evicts: raise spec.cache.l2.size, or of a store of "
+    "yours maxmemory, and let that evict (maxmemory-policy allkeys-lru)",
+    "disk-full": "the disk under the store is full whatever spec.cache.l2.size says: free some of it, or give it a "
+    "larger volume",
+    "unreachable": "network policies and its address",
+    "unavailable": "the store's own log: it loads, or its cluster is down",
+    "read-only": "whether its address is that of a replica, its disk is mounted read-only, or its own saves fail",
+    "protocol": "whether its address is that of a Valkey or Redis",
+    "io": "the engine's log says how its disk fails",
+    **dict.fromkeys(("truncated", "checksum", "format", "namespace", "key", "length"), _SPOILED),
+}
+"""What to look at for each reason of the connector's that is a fault of the store."""
 
 
 def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
@@ -30,7 +48,7 @@ def findings(facts: ObjectFacts, live: Live) -> Iterator[Finding]:
         yield from _engine(f"pod {pod}", engine.series)
         if prefill:
             yield from _transfers(f"pod {pod}", role, engine.series)
-        yield from _tiers(f"pod {pod}", engine.series)
+        yield from _tiers(f"pod {pod}", engine.series, live.disk)
     decodes = {pod: engine.series for pod, engine in live.engines.items() if roles.get(pod) == "decode"}
     if prefill:
         yield from _recompute(decodes)
@@ -164,7 +182,7 @@ def _recompute(decodes: Mapping[str, Series]) -> Iterator[Finding]:
             )
 
 
-def _tiers(where: str, series: Series) -> Iterator[Finding]:
+def _tiers(where: str, series: Series, disk: Disk | None) -> Iterator[Finding]:
     if timeouts := series.total("kvserving:tier_timeouts_total") + series.total("kvserving:store_timeouts_total"):
         yield warning(
             "store-slow",
@@ -174,7 +192,7 @@ def _tiers(where: str, series: Series) -> Iterator[Finding]:
             fix="look at the store's load and network; loadTimeout bounds the wait",
         )
     for name, verb in (("kvserving:store_misses_total", "read"), ("kvserving:store_skipped_chunks_total", "write")):
-        wrong = {r: n for r, n in series.by(name, "reason").items() if r not in _HARMLESS}
+        wrong = {r: n for r, n in series.by(name, "reason").items() if r not in HARMLESS}
         if wrong:
             shown = ", ".join(f"{reason} {count:.0f}" for reason, count in sorted(wrong.items()))
             yield warning(
@@ -182,9 +200,21 @@ def _tiers(where: str, series: Series) -> Iterator[Finding]:
                 where,
                 f"chunks could not be {'read' if verb == 'read' else 'written'}: {shown}",
                 why="the store gives less than it could, or nothing",
-                fix="denied: its password; full: spec.cache.l2.size; unreachable: network policies and its address; "
-                "checksum, truncated: its memory or disk",
+                fix="; ".join(dict.fromkeys(f"{reason}: {_store_fix(reason, disk)}" for reason in sorted(wrong))),
             )
+    yield from _l1(where, series)
+
+
+def _store_fix(reason: str, disk: Disk | None) -> str:
+    if reason == "disk-full" and disk is not None:
+        return (
+            f"{disk.folder} has {size(disk.free)} of {size(disk.total)} left: free some of that disk, or put the "
+            "folder on another one; spec.cache.l2.size does not help"
+        )
+    return STORE_FIXES.get(reason, "the engine's log says more")
+
+
+def _l1(where: str, series: Series) -> Iterator[Finding]:
     if failed := series.total("kvserving:worker_cache_failed_tokens_total"):
         yield warning(
             "l1-loads-failed",
