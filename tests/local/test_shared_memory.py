@@ -167,7 +167,7 @@ def test_a_semaphore_of_a_killed_engine_goes_with_it_and_is_in_use_until_then(tm
         assert file.exists()
         assert shared_memory.used([process.pid]) == {file}
         assert file not in shared_memory.unused()
-        # Python's own tracker would remove it, and is killed with the engine.
+        # Python's own tracker would remove it; one that is killed, as by the kernel, does not.
         trackers = [pid for pid in process.members() if pid != process.pid]
         assert trackers
         procfs.send(trackers, signal.SIGKILL)

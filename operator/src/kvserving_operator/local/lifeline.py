@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 
-from . import module, procfs, waiting
+from . import killing, module, procfs
 
 
 class Lifeline:
@@ -28,8 +27,6 @@ class Lifeline:
 
     async def close(self) -> None:
         """Return when no process of the instance and no reaper is left."""
-        while left := procfs.instance_processes(self._instance):
-            procfs.send(left, signal.SIGKILL)
-            await waiting.all_gone_async(left, 5.0)
+        await killing.kill_all_async(lambda: procfs.instance_processes(self._instance))
         os.close(self._writer)
         await asyncio.to_thread(self._reaper.wait)

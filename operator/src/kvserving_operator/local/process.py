@@ -8,7 +8,7 @@ import signal
 import sys
 from pathlib import Path
 
-from . import procfs, shared_memory, waiting
+from . import killing, procfs, shared_memory
 from .container import ProcessSpec
 from .logfile import LogFile
 
@@ -68,9 +68,7 @@ class Managed:
     async def finish(self) -> None:
         """Kill what is left of the session, take the rest of the output, and remove its shared memory."""
         self._shared |= shared_memory.used(self.members())
-        while left := self.members():
-            procfs.send(left, signal.SIGKILL)
-            await waiting.all_gone_async(left, 5.0)
+        await killing.kill_all_async(self.members)
         shared_memory.remove_unused(self._shared)
         await self.ended
         try:

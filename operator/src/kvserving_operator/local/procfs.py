@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 INSTANCE = "KVSERVING_INSTANCE"
 """Environment variable that every process of a run carries; its value is unique to the run."""
+
+
+_TRACKER = b"from multiprocessing.resource_tracker import main"
 
 
 def pids() -> Iterator[int]:
@@ -49,6 +52,13 @@ def session_processes(session: int) -> list[int]:
     return found
 
 
+def trackers(pids: Iterable[int]) -> set[int]:
+    """Those of the processes that are Python's resource trackers: each removes the shared memory and semaphores that
+    its program made once all processes of that have ended, however they did, and then ends.
+    """
+    return {pid for pid in pids if _TRACKER in _cmdline(pid)}
+
+
 def memory_bytes(pids: list[int]) -> int:
     """Memory of the processes in bytes; a page that several share is counted once in all."""
     total = 0
@@ -76,6 +86,13 @@ def _stat(pid: int) -> list[str] | None:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _environ(pid: int) -> list[bytes]:

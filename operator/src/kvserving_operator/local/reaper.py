@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from . import procfs, scratch, shared_memory, waiting
+from . import killing, procfs, scratch, shared_memory, waiting
 
 GRACE = 10.0
 """Seconds from the end of the supervisor until what is left is killed."""
@@ -39,10 +39,9 @@ def end_instance(instance: str, grace: float) -> int:
         seen.update(left)
         shared |= shared_memory.used(left)
         if time.monotonic() >= deadline:
-            procfs.send(left, signal.SIGKILL)
-            waiting.all_gone(left, 5.0)
+            killing.kill_all(lambda: procfs.instance_processes(instance))
         else:
-            procfs.send(fresh, signal.SIGTERM)
+            procfs.send([pid for pid in fresh if pid not in procfs.trackers(fresh)], signal.SIGTERM)
             waiting.all_gone(left, max(0.0, deadline - time.monotonic()))
     shared_memory.remove_unused(shared)
     scratch.remove(instance)
