@@ -169,7 +169,7 @@ def test_stopping_what_is_stopped_is_no_error(machine: Machine) -> None:
     store = machine.folder / "state/claims/svc-l2"
     store.mkdir(parents=True)
     (machine.folder / "state/claims/other-l2").mkdir()
-    told = f"what it stored stays in {store}; remove the folder to be rid of it\n"
+    told = f"what an earlier svc stored stays in {store}; remove the folder to be rid of it\n"
     assert machine("down", "svc").stdout == f"svc is stopped already; its logs stay in {folder}\n{told}"
     lock = ServiceDir("svc", machine.folder / "state").lock()
     assert lock is not None

@@ -28,14 +28,15 @@ def command(service: str | None, every: bool) -> int:
     click.get_current_context().with_resource(lasting())
     name = None if service is None else service_name(service)
     if name is not None and client.is_stopped(ServiceDir(name)):
-        click.echo(stopped(ServiceDir(name), already=True))
+        click.echo(stopped(ServiceDir(name), (), already=True))
         return 0
     found = client.find(name)
     for directory in found:
+        state = directory.read()
         with progress(directory.name) as view:
             view.hurry = "Ctrl-C stops at once"
             client.stop(directory, view.update)
-        click.echo(stopped(directory))
+        click.echo(stopped(directory, state.claims if state is not None else ()))
     if not found:
         click.echo("nothing runs")
     return 0

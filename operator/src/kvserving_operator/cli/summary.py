@@ -73,10 +73,15 @@ def _short(state: State) -> list[str]:
     return [*in_short(state.message), *logs_of(state.message), f"`kvserving status {state.name}` shows all of it"]
 
 
-def stopped(directory: ServiceDir, *, already: bool = False) -> str:
-    """What a command says of a service that is stopped, and of what is left of it."""
+def stopped(directory: ServiceDir, claims: Sequence[str], *, already: bool = False) -> str:
+    """What a command says of a service that is stopped, and of what is left of it.
+
+    ``claims`` are the folders of those that its pods mounted; others were left by an earlier one of its name.
+    """
     lines = [f"{directory.name} is stopped{' already' * already}; its logs stay in {directory.logs}"]
-    lines += [f"what it stored stays in {claim}; remove the folder to be rid of it" for claim in directory.claims()]
+    for claim in directory.claims():
+        whose = "it" if str(claim) in claims else f"an earlier {directory.name}"
+        lines.append(f"what {whose} stored stays in {claim}; remove the folder to be rid of it")
     return "\n".join(lines)
 
 

@@ -56,6 +56,7 @@ def command(
     from ..local.output import lasting
     from ..local.prepare import Options, digest, prepare
     from ..local.state import READY, ServiceDir
+    from ..local.volumes import claims
     from . import files
     from .summary import print_summary, stopped
     from .view import progress
@@ -87,7 +88,7 @@ def command(
         with _heeding(view) as asked:
             state = client.start_detached(run, directory, lock, view.update, asked)
     if state is None:
-        click.echo(stopped(directory))
+        click.echo(stopped(directory, claims(run.pods()[0], directory.base / "claims")))
         return 128 + (asked.number or signal.SIGINT)
     print_summary(state, detached=True)
     return 0 if state.phase == READY else 1
@@ -142,7 +143,7 @@ def _foreground(run: Run, directory: ServiceDir, lock: int, view: View) -> int:
     finally:
         os.close(lock)
     view.close()
-    click.echo(stopped(directory))
+    click.echo(stopped(directory, supervisor.state.claims))
     if supervisor.stopped_by == signal.SIGINT:
         return INTERRUPTED
     verification = supervisor.state.verification
