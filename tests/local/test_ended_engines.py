@@ -106,8 +106,9 @@ def test_a_timeout_tells_of_each_engine_that_ended_how_often_and_why(
 
     message = asyncio.run(go())
     head, *rest = message.splitlines()
-    late = "svc-prefill-0 (Restarting), svc-decode-0 (Restarting), svc-router-0 ("
-    assert head.startswith(f"svc was not ready within 8 s (--timeout): waiting for {late}")
+    cause = "ended once before it was ready: exit status 7: ValueError: To serve at least one request"
+    assert head.startswith(f"svc was not ready within 8 s (--timeout): svc-prefill-0 and svc-decode-0 {cause}")
+    assert head.endswith(f". Its logs are in {directory.logs}")
     ended = "svc-{}-0 ended once before it was ready: exit status 7: ValueError: To serve at least one request"
     named = "It names --gpu-memory-utilization and --max-model-len: spec.engine.args or spec.{}.args."
     assert rest[0].startswith(ended.format("prefill"))
@@ -125,6 +126,29 @@ def test_a_timeout_tells_of_each_engine_that_ended_how_often_and_why(
     assert ended.format("decode") in told
     assert "none of its 3 processes runs" in told
     assert f"`kvserving status {NAME}` shows the last lines of the log" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "attempts"),
+    [
+        ("pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig", "once"),
+        ("ValueError: No common block size for 100 (CPU_ATTN: [MultipleOf(32)]).", "2 times"),
+        ("RuntimeError: the network is down", "3 times"),
+    ],
+)
+def test_an_engine_whose_settings_settle_that_it_ends_is_not_started_again(
+    directory: ServiceDir, words: str, attempts: str
+) -> None:
+    async def go() -> str:
+        run = run_of(deployment("prefill", "--exit-after=0", f"--last-words={words}"), deployment("decode"))
+        async with Service(run, directory) as service:
+            with pytest.raises(LocalError) as error:
+                await service.until(ready, 60)
+        return str(error.value)
+
+    again = " It would end so again." if attempts != "3 times" else ""
+    told = f"svc-prefill-0 ended {attempts} before it was ready: exit status 1: {words.rstrip('.')}.{again}"
+    assert asyncio.run(go()).startswith(f"{told} Its last lines:")
 
 
 def test_one_that_ends_late_each_time_before_it_is_ready_fails_up_as_well(

@@ -124,7 +124,9 @@ def test_what_is_waited_for_tells_at_once_how_it_ended_and_where_that_stands(
         now += 15
         view.update(shown)
         told = "`kvserving logs svc svc-decode-0 --previous` shows how svc-decode-0 ended"
-        waiting = "svc-decode-0 (Loading; ended 2 times before it was ready: exit status 1: ValueError: too little)"
+        waiting = (
+            "svc-decode-0 (Loading again; ended 2 times before it was ready: exit status 1: ValueError: too little)"
+        )
         assert capsys.readouterr().err.partition("] ")[2] == f"svc: {phase} for 15 s, waiting for {waiting}; {told}\n"
         assert live._table().caption == told
 

@@ -169,3 +169,35 @@ def test_a_type_of_kv_that_the_engine_would_refuse_is_refused_before_it_starts(
     report = faults(pair(engine=engine))
     assert (report == "") if told is None else report.startswith(f"spec.engine.kv.dtype: {told}")
     assert len(report.splitlines()) == (told is not None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ({}, "100 is no multiple of 32, and vLLM 0.32.0 attends on a CPU to no others: use 96 or 128"),
+        (
+            {"kv": {"blockSize": 8}},
+            "8 is no multiple of 32, and vLLM 0.32.0 attends on a CPU to no others: use 32, or auto",
+        ),
+        ({"version": "0.28.0", "kv": {"blockSize": 100}}, "100 is no multiple of 16"),
+        ({"version": "0.28.0", "kv": {"blockSize": 48}}, None),
+        ({"kv": {"blockSize": 96}}, None),
+        ({"kv": {"blockSize": "auto"}}, None),
+        ({"device": "gpu"}, None),
+        # What was not read is not refused.
+        ({"version": "0.40.0"}, None),
+        ({"image": "mine.example/fork:1", "version": "0.32.0"}, None),
+    ],
+)
+def test_blocks_that_no_attention_on_a_cpu_takes_are_refused_before_the_engine_loads(
+    engine: dict[str, Any], told: str | None
+) -> None:
+    asked = {"device": "cpu", "kv": {"blockSize": 100}} | engine
+    report = faults(pair(engine=asked, model={"uri": "hf://Qwen/Qwen3-8B"}))
+    assert (report == "") if told is None else report.startswith(f"spec.engine.kv.blockSize: {told}")
+
+
+def test_blocks_of_a_model_whose_attention_is_not_known_or_has_a_size_of_its_own_are_not_refused() -> None:
+    engine = {"device": "cpu", "kv": {"blockSize": 100}}
+    for model in ("hf://me/unknown", "hf://deepseek-ai/DeepSeek-V3"):
+        assert "blockSize" not in faults(pair(engine=engine, model={"uri": model}))

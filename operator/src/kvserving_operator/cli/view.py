@@ -185,7 +185,10 @@ def waited_for(state: State) -> str:
 
 def _late(pod: PodState) -> str:
     """A pod that is not ready, with how it ended where it did before it was."""
-    return f"{pod.name} ({pod.phase}{f'; {pod.failure}' if pod.failure else ''})"
+    if not pod.failure:
+        return f"{pod.name} ({pod.phase})"
+    again = "" if pod.phase == "Restarting" else " again"
+    return f"{pod.name} ({pod.phase}{again}; {pod.failure.rstrip('.')})"
 
 
 def _way_out(state: State, elapsed: float) -> str:

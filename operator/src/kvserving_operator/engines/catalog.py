@@ -108,6 +108,17 @@ class EngineBuild:
         return tuple(name for name in found if self.device != "cpu" or name in _CPU_KV_DTYPES)
 
     @property
+    def block_multiple(self) -> int | None:
+        """Of what tokens per block must be a multiple (vLLM's attention on a CPU, v1/attention/backends/cpu_attn.py).
+
+        ``None`` where no such bound is known: on GPUs, where backends differ, other versions, and images of others.
+        """
+        known = OLDEST <= self.parts <= NEWEST_GPU and held_version(self.image) is not None
+        if self.device != "cpu" or not known:
+            return None
+        return 32 if self.parts >= FULL_SUPPORT else 16
+
+    @property
     def layout(self) -> str:
         """Name of the KV layout that NIXL asks for on models without latent attention."""
         return "LBHNC" if self.parts >= (0, 29, 0) else "HND"

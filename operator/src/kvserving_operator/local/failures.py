@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from .pods import LocalPod
+from .state import PodState
 
 _NAMED = re.compile(r"(?:`|--)([a-z0-9]+(?:[-_][a-z0-9]+)+)")
 _SIZES = frozenset({"max-model-len", "gpu-memory-utilization"})
@@ -33,6 +34,28 @@ def together(failures: Iterable[Failure]) -> list[str]:
         said.append(failure.sentence if failure.why in told else str(failure))
         told.add(failure.why)
     return said
+
+
+def settled(exception: str, before: str) -> bool:
+    """Whether a process that ended by this exception ends so whenever it is started with the same arguments.
+
+    vLLM's checks of its settings raise a ValidationError; a ValueError, which it raises also where memory is short for
+    the moment, counts when the end ``before`` was by the very same one.
+    """
+    kind, _, _ = exception.partition(":")
+    return kind.rpartition(".")[2] == "ValidationError" or (kind == "ValueError" and exception == before)
+
+
+def headline(pods: Iterable[PodState]) -> str:
+    """What is said first of processes that are not ready: how those ended that did, or else what is waited for."""
+    late = list(pods)
+    ended: dict[str, list[str]] = {}
+    for pod in late:
+        if pod.failure:
+            ended.setdefault(pod.failure, []).append(pod.name)
+    if ended:
+        return "; ".join(f"{' and '.join(names)} {how}" for how, names in ended.items()).removesuffix(".")
+    return f"waiting for {', '.join(pod.shown for pod in late) or 'verification'}"
 
 
 def fields(pod: LocalPod, exception: str) -> str:

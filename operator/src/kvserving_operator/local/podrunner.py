@@ -42,12 +42,12 @@ class RestartPolicy:
     hurry_grace: float = 3.0
     """Seconds between SIGTERM and SIGKILL once the user is in a hurry."""
 
-    def given_up(self, failures: int, *, too_slow: bool, refused: bool) -> bool:
+    def given_up(self, failures: int, *, too_slow: bool, settled: bool) -> bool:
         """Whether a pod that was never ready and ended so often has failed for good.
 
-        One that ``refused`` its arguments has: it gets the same ones again.
+        One whose end is ``settled`` by its arguments has: it gets the same ones again.
         """
-        return self.attempts is not None and (too_slow or refused or failures >= self.attempts)
+        return self.attempts is not None and (too_slow or settled or failures >= self.attempts)
 
     def pause(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
@@ -98,6 +98,7 @@ class PodRunner:
         self._early = 0
         self._losses = 0
         self._failure: failures.Failure | None = None
+        self._exception = ""
         self._unready = ""
         """How its readiness probe failed last, as long as it is not ready."""
         self._drained = False
@@ -174,9 +175,9 @@ class PodRunner:
                     if self._stop.is_set():
                         return
                     in_a_row = 1 if time.monotonic() - started >= self._policy.longest else in_a_row + 1
-                    refused = self._take_end(reason, too_slow)
+                    settled = self._take_end(reason, too_slow)
                     # One that ends after minutes has failed as well: all ends before it was ready count.
-                    if not self._ever_ready and self._policy.given_up(self._early, too_slow=too_slow, refused=refused):
+                    if not self._ever_ready and self._policy.given_up(self._early, too_slow=too_slow, settled=settled):
                         raise PodFailed(str(self._failure))
                     self.restarts += 1
                     self._set(WAITING)
@@ -186,13 +187,15 @@ class PodRunner:
             self.log.close()
 
     def _take_end(self, reason: str, too_slow: bool) -> bool:
-        """Note why the process ended, and what it said of it; whether it refused its arguments."""
+        """Note why the process ended, and what it said of it; whether its arguments settle that it ends so again."""
         pod, code = self.spec.pod, self.exit_code or 0
         by_itself = code != 0 and reason == describe_exit(code)
         fault = self.log.fault if by_itself else ""
         exception = self.log.exception if by_itself and code > 0 else ""
         cause = fault or shortened(exception)
         refused = by_itself and code == WRONG_USAGE and self.log.wrong_usage
+        settled = refused or failures.settled(exception, self._exception)
+        self._exception = exception
         if refused:
             self.log.drop_usage()
         self._last_exit = f"{reason}: {cause}" if cause else reason
@@ -207,11 +210,12 @@ class PodRunner:
                 sentence = f"{pod.name} was too slow: {self._last_exit}."
             else:
                 ended = f"{pod.name} {self.state.failure}".removesuffix(".")
-                sentence = f"{ended}.{failures.fields(pod, exception)}"
+                again = " It would end so again." if settled else ""
+                sentence = f"{ended}.{failures.fields(pod, exception)}{again}"
             log = log_end(self.log.tail(TAIL_LINES), self.log.path)
             self._failure = failures.Failure(sentence, self._last_exit, log)
         self.log.note_end(pod.name, self._last_exit)
-        return refused
+        return settled
 
     async def _pause(self, seconds: float) -> None:
         """Wait so long, or until a stop is requested."""

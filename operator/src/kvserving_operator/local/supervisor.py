@@ -20,7 +20,7 @@ from .build import place_addresses, pod_specs
 from .cache import folder_of
 from .discovery import Worker, publish, render
 from .errors import LocalError
-from .failures import together
+from .failures import headline, together
 from .leftovers import end_leftovers
 from .lifeline import Lifeline
 from .logfile import LogFile
@@ -228,10 +228,9 @@ class Supervisor:
 
     def _too_late(self) -> str:
         late = [runner for runner in self._runners if not runner.ready]
-        waiting_for = ", ".join(runner.state.shown for runner in late) or "verification"
         head = (
-            f"{self._run.name} was not ready within {self._run.timeout:g} s (--timeout): waiting for {waiting_for}."
-            f" Its logs are in {self._dir.logs}"
+            f"{self._run.name} was not ready within {self._run.timeout:g} s (--timeout):"
+            f" {headline(runner.state for runner in late)}. Its logs are in {self._dir.logs}"
         )
         return "\n".join([head, *together(runner.failure for runner in late if runner.failure is not None)])
 

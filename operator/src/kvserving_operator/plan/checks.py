@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..api.faults import Fault
 from . import (
     check_args,
+    check_blocks,
     check_cache,
     check_engine,
     check_env,
@@ -22,6 +23,7 @@ def faults(ctx: Context) -> tuple[Fault, ...]:
     """All faults of an object, each once, in the order of the checks."""
     found = (
         *check_engine.faults(ctx),
+        *check_blocks.faults(ctx),
         *check_args.faults(ctx),
         *check_limits.faults(ctx.spec),
         *check_env.faults(ctx),
