@@ -58,7 +58,7 @@ def test_a_killed_process_leaves_no_shared_memory(tmp_path: Path) -> None:
         while b"mapped" not in (tmp_path / "log").read_bytes():
             assert not process.ended.done()
             await asyncio.sleep(0.01)
-        assert process.measure() > 0
+        assert await process.measure() > 0
         os.kill(process.pid, signal.SIGKILL)
         await process.ended
         assert file.exists()
@@ -171,7 +171,7 @@ def test_a_semaphore_of_a_killed_engine_goes_with_it_and_is_in_use_until_then(tm
         trackers = [pid for pid in process.members() if pid != process.pid]
         assert trackers
         procfs.send(trackers, signal.SIGKILL)
-        process.signal(signal.SIGTERM)
+        await process.signal(signal.SIGTERM)
         await process.ended
         assert file.exists()
         await process.finish()

@@ -6,6 +6,7 @@ them when the processes that made them are gone. Killed with them, it leaves wha
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Sequence
 
@@ -29,7 +30,7 @@ def kill_all(find: Callable[[], Sequence[int]]) -> None:
 
 async def kill_all_async(find: Callable[[], Sequence[int]]) -> None:
     """As ``kill_all``, without blocking the event loop."""
-    while left := list(find()):
+    while left := list(await asyncio.to_thread(find)):
         if others := [pid for pid in left if pid not in procfs.trackers(left)]:
             procfs.send(others, signal.SIGKILL)
             await waiting.all_gone_async(others, _KILLED_SECONDS)

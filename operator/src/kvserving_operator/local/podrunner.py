@@ -141,9 +141,11 @@ class PodRunner:
         notes = {LOADING: self.log.notable, RUNNING: self._unready}
         return notes.get(self._phase, "")
 
-    def measure(self) -> None:
+    async def measure(self) -> None:
         """Read the memory of the pod's processes."""
-        self._memory = self._process.measure() if self._process else 0
+        process = self._process
+        memory = await process.measure() if process else 0
+        self._memory = memory if process is self._process else 0
 
     def request_stop(self, *, drained: bool = False) -> None:
         """Begin to stop, with the grace of the pod. ``drained``: nobody sends to it any more, preStop is left out."""
@@ -343,7 +345,7 @@ class PodRunner:
         deadline = time.monotonic() + self.spec.pod.grace
         if self.spec.pre_stop is not None and not self._drained and not self._hurry.is_set():
             await self._run_pre_stop(process, self.spec.pod.grace)
-        process.signal(signal.SIGTERM)
+        await process.signal(signal.SIGTERM)
         hurry = asyncio.create_task(self._hurry.wait())
         try:
             await asyncio.wait(

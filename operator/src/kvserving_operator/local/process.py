@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from . import killing, procfs, shared_memory
@@ -13,6 +14,9 @@ from .container import ProcessSpec
 from .logfile import LogFile
 
 _LAUNCH = str(Path(__file__).with_name("launch.py"))
+
+_LOOK_SECONDS = 10.0
+"""A look at processes that takes longer is done without."""
 
 
 class Managed:
@@ -47,29 +51,37 @@ class Managed:
             os.close(writer)
         return cls(process, asyncio.create_task(_copy(reader, log)))
 
-    def signal(self, number: signal.Signals) -> None:
+    async def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process itself, as to the first process of a container.
 
         Its shared memory is noted before: of a semaphore that it alone has mapped nobody knows once it has ended.
         """
-        self._shared |= shared_memory.used(self.members())
+        await self._note()
         procfs.send([self.pid], number)
 
     def members(self) -> list[int]:
         """The process and those it started, as far as they stayed in its session."""
         return procfs.session_processes(self.pid)
 
-    def measure(self) -> int:
+    async def measure(self) -> int:
         """Return the memory of the members in bytes, and note their shared memory: once killed, nobody tells it."""
-        members = self.members()
-        self._shared |= shared_memory.used(members)
-        return procfs.memory_bytes(members)
+        await self._note()
+        return await asyncio.to_thread(lambda: procfs.memory_bytes(self.members()))
+
+    async def _note(self) -> None:
+        """Note the shared memory of the members, as far as they can be looked at in time.
+
+        In a thread: where memory is short, the kernel lets a look at a process wait for as long as that one waits.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_SECONDS):
+                self._shared |= await asyncio.to_thread(lambda: shared_memory.used(self.members()))
 
     async def finish(self) -> None:
         """Kill what is left of the session, take the rest of the output, and remove its shared memory."""
-        self._shared |= shared_memory.used(self.members())
+        await self._note()
         await killing.kill_all_async(self.members)
-        shared_memory.remove_unused(self._shared)
+        await asyncio.to_thread(shared_memory.remove_unused, self._shared)
         await self.ended
         try:
             async with asyncio.timeout(1.0):

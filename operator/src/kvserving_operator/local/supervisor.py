@@ -276,7 +276,7 @@ class Supervisor:
     async def _measure(self) -> None:
         while True:
             for runner in self._runners:
-                runner.measure()
+                await runner.measure()
             self._changed.set()
             await asyncio.sleep(_MEASURE_SECONDS)
 
@@ -290,7 +290,7 @@ class Supervisor:
         for roles in [("router", "decode", "prefill", "store")] if self._hurry.is_set() else _STOP_ORDER:
             await self._stop_roles(roles)
         if self._lifeline is not None:
-            await self._lifeline.close()
+            await self._telling(self._lifeline.close())
 
     async def _stop_roles(self, roles: tuple[str, ...]) -> None:
         tasks = [task for task, runner in self._tasks.items() if runner.spec.pod.role in roles]
@@ -300,15 +300,18 @@ class Supervisor:
                 runner.request_hurry()
             # Without a router no request comes in, and without decode engines no lease is of use.
             runner.request_stop(drained=self._gone_before(runner.spec.pod.role))
-        while pending := [task for task in tasks if not task.done()]:
+        await self._telling(asyncio.gather(*tasks, return_exceptions=True))
+
+    async def _telling(self, work: Awaitable[object]) -> None:
+        """Wait for the end of a part of the stop, and report meanwhile what changes, and that it still goes on."""
+        done = asyncio.ensure_future(work)
+        while not done.done():
             changed = asyncio.create_task(self._changed.wait())
-            await asyncio.wait(
-                {changed, *pending}, timeout=_MEASURE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-            )  # the time limit only lets the listener say that it still goes on
+            await asyncio.wait({changed, done}, timeout=_MEASURE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             changed.cancel()
             self._changed.clear()
             self._report(replace(self._state, phase=STOPPING))
-        await asyncio.gather(*tasks, return_exceptions=True)
+        done.result()
 
     def _gone_before(self, role: str) -> bool:
         """Whether all that sends to this role belongs to the service and has ended."""
