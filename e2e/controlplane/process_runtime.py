@@ -40,8 +40,9 @@ from kvserving_operator.local.errors import ManifestFault, NoSuchKey
 from kvserving_operator.local.launchers import CONNECTOR_VOLUME, link_connector
 from kvserving_operator.local.lifeline import Lifeline
 from kvserving_operator.local.logfile import LogFile
-from kvserving_operator.local.podrunner import PodRunner, PodSpec, RestartPolicy
+from kvserving_operator.local.podrunner import PodRunner, PodSpec
 from kvserving_operator.local.pods import MAIN_CONTAINERS, ROLE_LABEL, LocalPod
+from kvserving_operator.local.restarting import RestartPolicy
 
 _CONNECTOR = Path(__file__).parents[2] / "connector" / "src" / "kvserving_connector"
 _SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

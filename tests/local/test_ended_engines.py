@@ -11,10 +11,9 @@ import pytest
 
 from kvserving_operator import cli
 from kvserving_operator.cli.view import pod_line
-from kvserving_operator.local import failures, supervisor
+from kvserving_operator.local import failures, procfs, supervisor
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.logfile import in_short
-from kvserving_operator.local.podrunner import RestartPolicy
 from kvserving_operator.local.pods import of_objects
 from kvserving_operator.local.state import ServiceDir, State
 
@@ -64,17 +63,23 @@ def test_exit_status_2_without_a_word_on_arguments_is_restarted_and_its_cause_is
 @pytest.mark.parametrize(
     ("flags", "number", "told"),
     [
-        ((), signal.SIGKILL, "Restarting, after killed by SIGKILL (often: out of memory)"),
+        (
+            (),
+            signal.SIGKILL,
+            f"Restarting, after {describe_exit(-signal.SIGKILL, 0)}",
+        ),
         ((), signal.SIGTERM, "Restarting, after exit status 0"),
         (("--exit-after", "0"), None, "Restarting, after exit status 1: RuntimeError: the stand-in was told to fail"),
     ],
 )
 def test_of_an_engine_that_ended_its_progress_is_not_told_and_its_exception_is(
-    directory: ServiceDir, flags: tuple[str, ...], number: int | None, told: str
+    directory: ServiceDir, flags: tuple[str, ...], number: int | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def go() -> None:
         run = run_of(deployment("prefill", "--never-healthy", *flags), deployment("decode"))
         async with Service(run, directory) as service:
+    monkeypatch.setattr(procfs, "memory_kills", lambda: 5)
+
             if number is not None:
                 loading = await service.until(lambda s: pod(s, "prefill").notable != "")
                 assert pod_line(pod(loading, "prefill")).startswith("svc-prefill-0: Loading, Loading weights took 0.1")
@@ -88,6 +93,16 @@ def test_of_an_engine_that_ended_its_progress_is_not_told_and_its_exception_is(
 TOO_LARGE = (
     "ValueError: To serve at least one request with the model's max seq len (2048), (0.12 GiB KV cache is needed, "
     "which is larger than the available KV cache memory (0.01 GiB). Try increasing `gpu_memory_utilization` (which "
+def test_a_kill_is_told_as_the_kernels_where_that_counted_one_and_as_from_outside_where_it_did_not() -> None:
+    kill = -signal.SIGKILL
+    assert describe_exit(kill, 2) == "killed by SIGKILL (out of memory: the kernel killed 2 processes meanwhile)"
+    assert describe_exit(kill, 0) == "killed by SIGKILL (from outside; the kernel killed nothing for want of memory)"
+    assert describe_exit(kill) == "killed by SIGKILL (often: out of memory)"
+    assert describe_exit(-signal.SIGTERM, 2) == "killed by SIGTERM"
+    counted = procfs.memory_kills()
+    assert counted is None or counted >= 0
+
+
     "also controls CPU memory on the CPU backend) or decreasing `max_model_len` when initializing the engine."
 )
 

@@ -18,6 +18,7 @@ def pod(role: str, *, ready: bool = False, pid: int | None = 7, phase: str = "Lo
     return PodState(f"svc-{role}-0", role, "127.1.2.3", 8000, ready=ready, pid=pid, phase=phase)
 
 
+USUAL = "engines take about a minute on a CPU, longer with large models; `kvserving logs svc -f` shows what they do"
 EVERY_5 = list(range(5, 65, 5))
 
 
@@ -26,12 +27,12 @@ EVERY_5 = list(range(5, 65, 5))
     [
         (
             state(STARTING, pod("prefill", ready=True, phase="Ready"), pod("decode")),
-            "svc: Starting for 10 s, waiting for svc-decode-0 (Loading)",
+            f"svc: Starting for 10 s, waiting for svc-decode-0 (Loading); {USUAL}",
             [10, 35, 60],
         ),
         (
             state(DEGRADED, pod("prefill", ready=True, phase="Ready"), pod("decode")),
-            "svc: Degraded for 10 s, waiting for svc-decode-0 (Loading)",
+            f"svc: Degraded for 10 s, waiting for svc-decode-0 (Loading); {USUAL}",
             [10, 35, 60],
         ),
         (
@@ -88,6 +89,20 @@ def test_a_start_that_takes_minutes_names_the_logs_and_the_option_that_bounds_it
     view.update(served)
     assert capsys.readouterr().err.endswith("waiting for the verification\n"), "its probes have limits of their own"
     assert live._table().caption is None
+
+
+def test_a_start_tells_how_long_the_last_one_took_and_where_to_look_once(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    view = View("svc", lambda: now)
+    again = state(DEGRADED, replace(pod("decode"), loaded=78.2))
+    view.update(again)
+    for moment in range(5, 65, 5):
+        now = moment
+        view.update(again)
+    said = [line for line in capsys.readouterr().err.splitlines() if "waiting for" in line]
+    assert said[0].endswith("(Loading); the last start took 78 s; `kvserving logs svc -f` shows what they do")
+    assert len(said) == 3
+    assert "the last start" not in "".join(said[1:])
 
 
 def test_what_a_supervisor_says_of_itself_is_told_once_and_when_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ from e2e.controlplane.tests.objects import Json, condition, is_ready
 from e2e.controlplane.tests.waiting import until
 
 from kvserving_operator.local import procfs
-from kvserving_operator.local.podrunner import RestartPolicy
+from kvserving_operator.local.restarting import RestartPolicy
 
 ROOT = Path(__file__).parents[3]
 STAND_IN = ROOT / "tests" / "local" / "stand_in.py"

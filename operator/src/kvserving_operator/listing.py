@@ -14,3 +14,8 @@ def some(names: Sequence[str], most: int = 4) -> str:
 def times(number: int) -> str:
     """How often, in words."""
     return "once" if number == 1 else f"{number} times"
+
+
+def count(number: int, noun: str) -> str:
+    """So many of something: ``1 engine``, ``2 engines``, ``0 processes``."""
+    return f"{number} {noun}{'' if number == 1 else 'es' if noun.endswith('s') else 's'}"

@@ -23,6 +23,8 @@ _FIRST_QUIET_SECONDS = 9.0
 """As that, since something last changed."""
 _STOPPING_SECONDS = 4.0
 """As that, while a service stops."""
+_USUAL_SECONDS = 30.0
+"""Until then it is said how long a start takes."""
 _LONG_SECONDS = 180.0
 """A start that takes longer may never end: what to do about it is said."""
 
@@ -199,11 +201,21 @@ def _way_out(state: State, elapsed: float) -> str:
     if state.phase not in (STARTING, DEGRADED):
         return ""
     failed = next((pod.name for pod in state.pods if not pod.ready and pod.failure), None)
+    if not failed and elapsed < _USUAL_SECONDS and any(pod.phase == "Loading" for pod in state.pods):
+        return _usual(state)
     ways = [f"`kvserving logs {state.name} {failed} --previous` shows how {failed} ended"] if failed else []
     if elapsed >= _LONG_SECONDS:
         ways += [] if failed else [f"`kvserving logs {state.name}` may say why"]
         ways += ["`up --timeout 10m` gives up by then"] if state.phase == STARTING else []
     return ", ".join(ways)
+
+
+def _usual(state: State) -> str:
+    """How long engines take that load, by their last starts where there were some, and where to look meanwhile."""
+    took = max((pod.loaded for pod in state.pods if not pod.ready), default=0.0)
+    known = "engines take about a minute on a CPU, longer with large models"
+    usual = f"the last start took {took:.0f} s" if took else known
+    return f"{usual}; `kvserving logs {state.name} -f` shows what they do"
 
 
 def pod_line(pod: PodState) -> str:

@@ -171,7 +171,8 @@ class ObjectFacts:
 class Process:
     """One pod of a service on this machine. ``last_exit`` is in words, empty where it has not ended, and ``notable``
     what is known of why it is not ready. ``early`` is how often it ended since it was ready last, or ever, ``losses``
-    how often it ended after it had been ready; ``None`` where that is not known."""
+    how often it ended after it had been ready; ``None`` where that is not known. ``since`` is the age of its phase in
+    seconds, ``loaded`` how long its last start took until it was ready, 0 before the first."""
 
     name: str
     role: str
@@ -182,6 +183,8 @@ class Process:
     notable: str = ""
     early: int = 0
     losses: int | None = None
+    since: float = 0.0
+    loaded: float = 0.0
 
 
 @dataclass(frozen=True)

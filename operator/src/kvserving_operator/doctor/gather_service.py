@@ -88,6 +88,8 @@ async def of_service(state: State) -> ServiceFacts:
                 pod.notable,
                 pod.early,
                 pod.losses,
+                max(0.0, now - pod.since) if pod.since else 0.0,
+                pod.loaded,
             )
             for pod in state.pods
         ),

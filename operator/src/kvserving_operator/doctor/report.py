@@ -9,6 +9,7 @@ from typing import Any
 
 from ..amounts import size
 from ..control.permissions import CHILDREN, PODS
+from ..listing import count
 from ..routers import ROUTERS
 from .checks.placement import amounts, usable
 from .explain import Injected
@@ -201,7 +202,7 @@ def _processes(facts: ServiceFacts) -> str:
     if not runs:
         return f"none of its {there} processes runs"
     some = f"{there} processes" if runs == there else f"{runs} of {there} processes run"
-    return f"{some}, counters of {len(facts.engines)} engines"
+    return f"{some}, counters of {count(len(facts.engines), 'engine')}"
 
 
 def service_subject(facts: ServiceFacts) -> dict[str, Any]:

@@ -21,6 +21,7 @@ LIMIT = 16 * 2**20
 _NOTABLE = re.compile(
     r"(Starting to load model|Loading (?:safetensors|weights|model)[^|]*|Model loading took .*|Downloading .*"
     r"|Time spent downloading .*|GPU KV cache size.*|CPU KV cache size.*|Capturing .*|init engine .*"
+    r"|Resolved architecture: \S+|Initializing a V1 LLM engine \([^)]*\)"
     r"|Starting vLLM API server.*|Starting server.*|Application startup complete|Warming up .*"
     r"|torch\.compile takes .*)"
 )

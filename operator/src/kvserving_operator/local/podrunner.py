@@ -18,6 +18,7 @@ from .logfile import LogFile, log_end, shortened
 from .pods import LocalPod
 from .probes import Probe, is_silence
 from .process import Managed, describe_exit
+from .restarting import RestartPolicy
 from .state import PodState
 from .tasks import cancel
 
@@ -27,31 +28,6 @@ PENDING, LOADING, RUNNING, SERVING, WAITING, ENDING, ENDED = (
 TAIL_LINES = 25
 WRONG_USAGE = 2
 """Exit status of a program that refuses its arguments."""
-
-
-@dataclass(frozen=True)
-class RestartPolicy:
-    """Pauses between restarts in seconds, and how many ends before the first readiness make a failure.
-
-    ``attempts`` of None: none do, nor does anything else; the pod is restarted for ever, as in a cluster.
-    """
-
-    first: float = 1.0
-    longest: float = 60.0
-    attempts: int | None = 3
-    hurry_grace: float = 3.0
-    """Seconds between SIGTERM and SIGKILL once the user is in a hurry."""
-
-    def given_up(self, failures: int, *, too_slow: bool, settled: bool) -> bool:
-        """Whether a pod that was never ready and ended so often has failed for good.
-
-        One whose end is ``settled`` by its arguments has: it gets the same ones again.
-        """
-        return self.attempts is not None and (too_slow or settled or failures >= self.attempts)
-
-    def pause(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
-        return min(self.longest, self.first * 2.0 ** min(max(0, failures - 1), 30))
 
 
 @dataclass(frozen=True)
@@ -99,6 +75,8 @@ class PodRunner:
         self._losses = 0
         self._failure: failures.Failure | None = None
         self._exception = ""
+        self._by_itself = False
+        self._began = self._loaded = 0.0
         self._unready = ""
         """How its readiness probe failed last, as long as it is not ready."""
         self._drained = False
@@ -129,6 +107,7 @@ class PodRunner:
             ended=self._ended,
             early=self._early,
             losses=self._losses,
+            loaded=self._loaded,
         )
 
     @property
@@ -191,7 +170,7 @@ class PodRunner:
     def _take_end(self, reason: str, too_slow: bool) -> bool:
         """Note why the process ended, and what it said of it; whether its arguments settle that it ends so again."""
         pod, code = self.spec.pod, self.exit_code or 0
-        by_itself = code != 0 and reason == describe_exit(code)
+        by_itself = code != 0 and self._by_itself
         fault = self.log.fault if by_itself else ""
         exception = self.log.exception if by_itself and code > 0 else ""
         cause = fault or shortened(exception)
@@ -232,7 +211,8 @@ class PodRunner:
         self.generation += 1
         self._started = False
         self._unready = ""
-        self._was_ready = False
+        self._was_ready = self._by_itself = False
+        self._began = time.monotonic()
         self.log.begin()
         process = self._process = await Managed.start(self.spec.process, self.log, self.spec.folder)
         self._set(LOADING)
@@ -242,7 +222,8 @@ class PodRunner:
         try:
             await asyncio.wait({process.ended, probing, stopping, useless}, return_when=asyncio.FIRST_COMPLETED)
             if process.ended.done():
-                return describe_exit(process.ended.result()), False
+                self._by_itself = True
+                return process.end, False
             if useless.done():
                 return useless.result(), False
             if probing.done():
@@ -381,6 +362,8 @@ class PodRunner:
 
     def _set_ready(self, ready: bool) -> None:
         if ready:
+            if not self._was_ready:
+                self._loaded = time.monotonic() - self._began
             self._ever_ready = self._was_ready = True
             self._unready = ""
             self._early = 0

@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from ..listing import count
 from . import killing, procfs, shared_memory
 from .container import ProcessSpec
 from .logfile import LogFile
@@ -29,6 +30,7 @@ class Managed:
         self.start_time = procfs.start_time(process.pid)
         self.ended: asyncio.Task[int] = asyncio.create_task(process.wait())
         self._shared: set[Path] = set()
+        self._kills = procfs.memory_kills()
 
     @classmethod
     async def start(cls, spec: ProcessSpec, log: LogFile, folder: Path) -> Managed:
@@ -58,6 +60,13 @@ class Managed:
         """
         await self._note()
         procfs.send([self.pid], number)
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words; only once ``ended`` is done."""
+        after = procfs.memory_kills()
+        kills = None if after is None or self._kills is None else after - self._kills
+        return describe_exit(self.ended.result(), kills)
 
     def members(self) -> list[int]:
         """The process and those it started, as far as they stayed in its session."""
@@ -90,12 +99,18 @@ class Managed:
             pass  # a process outside the session still holds the pipe; its output is not ours to wait for
 
 
-def describe_exit(code: int) -> str:
-    """An exit code in words."""
+def describe_exit(code: int, kills: int | None = None) -> str:
+    """An exit code in words. ``kills``: how many processes the kernel has killed meanwhile for want of memory."""
     if code >= 0:
         return f"exit status {code}"
     name = signal.Signals(-code).name
-    return f"killed by {name} (often: out of memory)" if name == "SIGKILL" else f"killed by {name}"
+    if name != "SIGKILL":
+        return f"killed by {name}"
+    if kills is None:
+        return f"killed by {name} (often: out of memory)"
+    if kills:
+        return f"killed by {name} (out of memory: the kernel killed {count(kills, 'process')} meanwhile)"
+    return f"killed by {name} (from outside; the kernel killed nothing for want of memory)"
 
 
 async def _copy(descriptor: int, log: LogFile) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 INSTANCE = "KVSERVING_INSTANCE"
@@ -69,6 +70,15 @@ def memory_bytes(pids: list[int]) -> int:
             continue  # gone between the listing and the read
         total += sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
     return total
+
+
+def memory_kills() -> int | None:
+    """How many processes the kernel has killed for want of memory since it runs; None where it does not tell."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return None
 
 
 def send(pids: list[int], number: signal.Signals) -> None:

@@ -66,6 +66,9 @@ class PodState:
     losses: int | None = None
     """How often it ended after it had been ready; None in the state of a former release."""
 
+    loaded: float = 0.0
+    """Seconds that its last start took until it was ready; 0 before the first."""
+
     @property
     def shown(self) -> str:
         """Its name, its phase, and what is known of that."""

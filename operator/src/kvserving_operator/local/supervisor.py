@@ -24,7 +24,8 @@ from .failures import headline, together
 from .leftovers import end_leftovers
 from .lifeline import Lifeline
 from .logfile import LogFile
-from .podrunner import PodRunner, RestartPolicy
+from .podrunner import PodRunner
+from .restarting import RestartPolicy
 from .run import Run
 from .state import DEGRADED, FAILED, READY, STARTING, STOPPING, VERIFYING, ServiceDir, State
 from .tasks import cancel

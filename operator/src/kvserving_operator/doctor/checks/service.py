@@ -12,6 +12,7 @@ from . import restarts
 
 _LOST, _FAILED = "Lost", "Failed"
 _LEAST_DISK = 2**20
+_KILLED, _FROM_OUTSIDE = "killed by SIGKILL", "from outside"
 _STARTING = frozenset({"Starting", "Verifying", "Pending", "Restarting"})
 
 
@@ -75,6 +76,7 @@ def findings(facts: ServiceFacts) -> Iterator[Finding]:
 def _process(facts: ServiceFacts, pod: Process) -> Iterator[Finding]:
     """Findings about one process of a service that goes on."""
     ended = f"; its last exit: {pod.last_exit}" if pod.last_exit else ""
+    lasts = f" for {pod.since:.0f} s" if pod.since else ""
     log = f"`kvserving logs {facts.name} {pod.name}{' --previous' if pod.last_exit else ''}` says why"
     if not pod.ready and pod.early:
         yield error(
@@ -88,9 +90,9 @@ def _process(facts: ServiceFacts, pod: Process) -> Iterator[Finding]:
         yield error(
             "process-not-ready",
             pod.name,
-            f"it is {pod.phase}{f' ({pod.notable})' if pod.notable else ''}{ended}",
+            f"it is {pod.phase}{f' ({pod.notable})' if pod.notable else ''}{lasts}{ended}",
             why="requests need every role",
-            fix=log,
+            fix=_after_kill(pod) or log,
         )
     elif pod.restarts:
         yield warning(
@@ -98,8 +100,25 @@ def _process(facts: ServiceFacts, pod: Process) -> Iterator[Finding]:
             pod.name,
             f"it was started again {times(pod.restarts)}{ended}",
             why=restarts.EARLY if pod.losses == 0 else restarts.cost(pod.role),
-            fix=log,
+            fix=_sender(pod) or log,
         )
+
+
+def _after_kill(pod: Process) -> str:
+    """What to do about a process that was killed and is started again; empty for one that ended otherwise."""
+    if not (sender := _sender(pod)):
+        return ""
+    usual = f"its last start took {pod.loaded:.0f} s" if pod.loaded else "loading takes a minute on a CPU, or longer"
+    return f"wait: the service starts it again by itself ({usual}); {sender}"
+
+
+def _sender(pod: Process) -> str:
+    """Where to look for who killed a process, which cannot tell of it; empty for one that ended otherwise."""
+    if not pod.last_exit.startswith(_KILLED):
+        return ""
+    if _FROM_OUTSIDE in pod.last_exit:
+        return "its log cannot say who killed it: a person, a program, or the end of its session"
+    return "its log cannot say why: `dmesg` tells of the kernel's kills, which more memory or smaller sizes avoid"
 
 
 def _more(facts: ServiceFacts) -> str:
