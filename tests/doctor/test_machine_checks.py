@@ -251,7 +251,10 @@ def test_of_many_names_a_few_are_shown_and_the_command_stands_whole_in_the_docum
 def test_the_cuda_of_an_environment_is_told_as_that_of_its_torch() -> None:
     built = replace(MACHINE, engine=engine(vllm="0.32.0", device="cpu"))
     (line,) = (line for line in report.machine_lines(built) if line.startswith("  engines"))
-    assert "vllm 0.32.0 (cpu), torch for CUDA 13.0, " in line
+    assert "vllm 0.32.0 (cpu), torch for CUDA 13.0 (no GPU is used), " in line
+    on_gpus = replace(MACHINE, engine=engine(vllm="0.32.0", device="cuda"))
+    (line,) = (line for line in report.machine_lines(on_gpus) if line.startswith("  engines"))
+    assert "torch for CUDA 13.0, " in line
 
 
 def test_what_programs_print_is_masked_in_the_head_too() -> None:

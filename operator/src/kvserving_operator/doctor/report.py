@@ -273,10 +273,13 @@ def _no_gpus(facts: MachineFacts) -> str:
 
 
 def _environment(found: Environment) -> str:
-    # torch has it from its build, whatever the machine has: a vLLM for CPUs names one as well.
+    # torch has it from its build, whatever the machine has: a vLLM for CPUs runs with the ordinary build as well.
     names = {"cuda": "torch for CUDA"}
+    unused = {"cuda": " (no GPU is used)" if found.device == "cpu" else ""}
     versions = [
-        f"{names.get(name, name)} {text}" for name, text in _versions(found).items() if name != "python" and text
+        f"{names.get(name, name)} {text}{unused.get(name, '')}"
+        for name, text in _versions(found).items()
+        if name != "python" and text
     ]
     return f"{found.path}: {', '.join(versions) or 'nothing of ours'}"
 
