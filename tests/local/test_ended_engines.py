@@ -15,6 +15,9 @@ from kvserving_operator.local import failures, procfs, supervisor
 from kvserving_operator.local.errors import LocalError
 from kvserving_operator.local.logfile import in_short
 from kvserving_operator.local.pods import of_objects
+from kvserving_operator.local.process import describe_exit
+from kvserving_operator.local.restarting import RestartPolicy
+from kvserving_operator.local.run import Run
 from kvserving_operator.local.state import ServiceDir, State
 
 from .support import NAME, Service, deployment, pod, run_of
@@ -75,11 +78,11 @@ def test_exit_status_2_without_a_word_on_arguments_is_restarted_and_its_cause_is
 def test_of_an_engine_that_ended_its_progress_is_not_told_and_its_exception_is(
     directory: ServiceDir, flags: tuple[str, ...], number: int | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(procfs, "memory_kills", lambda: 5)
+
     async def go() -> None:
         run = run_of(deployment("prefill", "--never-healthy", *flags), deployment("decode"))
         async with Service(run, directory) as service:
-    monkeypatch.setattr(procfs, "memory_kills", lambda: 5)
-
             if number is not None:
                 loading = await service.until(lambda s: pod(s, "prefill").notable != "")
                 assert pod_line(pod(loading, "prefill")).startswith("svc-prefill-0: Loading, Loading weights took 0.1")
@@ -90,9 +93,6 @@ def test_of_an_engine_that_ended_its_progress_is_not_told_and_its_exception_is(
     asyncio.run(go())
 
 
-TOO_LARGE = (
-    "ValueError: To serve at least one request with the model's max seq len (2048), (0.12 GiB KV cache is needed, "
-    "which is larger than the available KV cache memory (0.01 GiB). Try increasing `gpu_memory_utilization` (which "
 def test_a_kill_is_told_as_the_kernels_where_that_counted_one_and_as_from_outside_where_it_did_not() -> None:
     kill = -signal.SIGKILL
     assert describe_exit(kill, 2) == "killed by SIGKILL (out of memory: the kernel killed 2 processes meanwhile)"
@@ -103,6 +103,9 @@ def test_a_kill_is_told_as_the_kernels_where_that_counted_one_and_as_from_outsid
     assert counted is None or counted >= 0
 
 
+TOO_LARGE = (
+    "ValueError: To serve at least one request with the model's max seq len (2048), (0.12 GiB KV cache is needed, "
+    "which is larger than the available KV cache memory (0.01 GiB). Try increasing `gpu_memory_utilization` (which "
     "also controls CPU memory on the CPU backend) or decreasing `max_model_len` when initializing the engine."
 )
 
@@ -198,6 +201,25 @@ def test_what_is_counted_of_ends_tells_those_before_it_was_ready_from_the_others
             assert (ended.early, ended.losses, ended.failure) == (0, 1, "")
 
     asyncio.run(go())
+
+
+def test_a_flag_that_an_engine_does_not_know_is_told_with_the_field_that_gave_it(directory: ServiceDir) -> None:
+    run = run_of(
+        deployment("prefill", "--exit-code=many", "--other"),
+        deployment("decode"),
+        arguments={"spec.engine.args": ["--other=1"], "spec.prefill.args": ["--exit-code=many"]},
+    )
+
+    async def go() -> str:
+        async with Service(Run.from_json(run.to_json()), directory) as service:
+            with pytest.raises(LocalError) as error:
+                await service.until(ready)
+        return str(error.value)
+
+    assert " (exit status 2). Correct spec.prefill.args. Its last lines:" in asyncio.run(go())
+    engine = next(pod for pod in run.pods()[0] if pod.role == "prefill")
+    assert failures.arguments(engine, "unrecognized arguments: --other=1") == "spec.engine.args"
+    assert failures.arguments(engine, "unrecognized arguments: --third") == "spec.engine.args or spec.prefill.args"
 
 
 def test_the_options_that_an_exception_names_are_told_with_their_fields() -> None:

@@ -10,6 +10,7 @@ from .pods import LocalPod
 from .state import PodState
 
 _NAMED = re.compile(r"(?:`|--)([a-z0-9]+(?:[-_][a-z0-9]+)+)")
+_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _SIZES = frozenset({"max-model-len", "gpu-memory-utilization"})
 """What vLLM proposes to change though nobody has set it."""
 
@@ -64,9 +65,11 @@ def fields(pod: LocalPod, exception: str) -> str:
     options = [f"--{name}" for name in names if name in _SIZES or pod.option(f"--{name}") is not None]
     if not options or not pod.is_engine:
         return ""
-    return f" It names {' and '.join(options)}: {arguments(pod)}."
+    return f" It names {' and '.join(options)}: {arguments(pod, ' '.join(options))}."
 
 
-def arguments(pod: LocalPod) -> str:
-    """The fields that hold an engine's arguments."""
-    return f"spec.engine.args or spec.{pod.role}.args"
+def arguments(pod: LocalPod, said: str) -> str:
+    """The fields that gave an engine the flags that ``said`` names; those that may hold arguments where none did."""
+    flags = set(_FLAG.findall(said))
+    given = [field for field, arguments in pod.given.items() if flags & {each.partition("=")[0] for each in arguments}]
+    return " and ".join(given) or f"spec.engine.args or spec.{pod.role}.args"

@@ -185,7 +185,7 @@ class PodRunner:
         else:
             self._early += 1
             if refused:
-                way_out = f" Correct {failures.arguments(pod)}." if pod.is_engine else ""
+                way_out = f" Correct {failures.arguments(pod, fault)}." if pod.is_engine else ""
                 sentence = f"{pod.name} refuses its arguments: {fault} (exit status {code}).{way_out}"
             elif too_slow:
                 sentence = f"{pod.name} was too slow: {self._last_exit}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..routers import CONNECTOR_ANNOTATION
@@ -23,7 +23,8 @@ START_ORDER = ("store", "prefill", "decode", "router")
 class LocalPod:
     """One pod to run: a copy of a workload's template with a name of its own.
 
-    ``host`` is the name under which a cluster's DNS has a store's pod; empty where it has none.
+    ``host`` is the name under which a cluster's DNS has a store's pod; empty where it has none. ``given`` are the
+    arguments that the object gives an engine, by the field that holds them.
     """
 
     name: str
@@ -33,6 +34,7 @@ class LocalPod:
     spec: Manifest
     container: Manifest
     host: str = ""
+    given: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def port(self) -> int:

@@ -70,12 +70,20 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
         block_bytes=block_bytes(facts, serving.spec.engine.kv, Parallelism(), "cpu") or 0,
         api_key_secret=serving.spec.router.api_key_secret_ref,
         secret_fields=wanted_secrets.fields(serving.spec.model_dump(by_alias=True, mode="json")),
+        arguments=_arguments(serving),
         store_size=0 if l2 is None or l2.size is None else l2.size.bytes,
     )
     tell("checking this machine")
     pods = run.pods()[0]
     preflight.check(run, pods, directory, engine, router)
     return replace(run, notices=(*run.notices, *room.reservations(pods, room.available_memory())))
+
+
+def _arguments(serving: KVServing) -> dict[str, tuple[str, ...]]:
+    """What the object gives its engines as arguments, by the field that holds them."""
+    spec = serving.spec
+    sections = {"engine": spec.engine, "prefill": spec.prefill, "decode": spec.decode}
+    return {f"spec.{name}.args": tuple(each.args) for name, each in sections.items() if each is not None and each.args}
 
 
 def digest(serving: KVServing) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from . import pods
@@ -19,7 +19,7 @@ class Run:
     the folder of the connector package to put on the engines' path, None where their
     environment has it. ``timeout`` bounds the time until the service is ready; None leaves
     it to the startup probes. ``weights_bytes`` and ``block_bytes`` are those of the whole
-    model, 0 where they are not known.
+    model, 0 where they are not known. ``arguments`` are those that the object gives its engines, by field.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Run:
     secret_fields: Mapping[str, str] = field(default_factory=dict)
     """Fields of the spec by the Secret of the user that they name."""
     store_size: int = 0
+    arguments: Mapping[str, Sequence[str]] = field(default_factory=dict)
     first_pause: float = field(default=1.0)
     """First pause before a restart; it doubles up to a minute."""
 
@@ -63,7 +64,11 @@ class Run:
     def pods(self) -> tuple[list[LocalPod], tuple[str, ...]]:
         """The pods to run, and every notice for the user."""
         found, different = pods.of_objects(self.objects)
-        return found, (*self.notices, *different)
+        return [replace(pod, given=self._given(pod)) for pod in found], (*self.notices, *different)
+
+    def _given(self, pod: LocalPod) -> dict[str, tuple[str, ...]]:
+        fields = ("spec.engine.args", f"spec.{pod.role}.args") if pod.is_engine else ()
+        return {name: tuple(self.arguments[name]) for name in fields if name in self.arguments}
 
     @property
     def url(self) -> str:
