@@ -43,8 +43,8 @@ _TRANSFER_KEYS = frozenset(
 )
 _OLD_TRANSFER_KEYS = frozenset({"kv_rank", "kv_parallel_size", "kv_ip", "kv_buffer_size"})
 
-# Types of KV (CacheDType of vllm/config/cache.py) by the release that first may have them: those of 0.29, 0.30, 0.32
-# and 0.33 were read, and tests compare them with each of these.
+# Types of KV (CacheDType of vllm/config/cache.py) by the release that first has them: those of 0.29 to 0.33 were
+# read, and tests compare them with vLLM's own and with the table of its flags.
 _KV_DTYPES: dict[Version, tuple[str, ...]] = {
     FULL_SUPPORT: (
         *("auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla"),
@@ -52,7 +52,7 @@ _KV_DTYPES: dict[Version, tuple[str, ...]] = {
         *("int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4", "nvfp4_4over6"),
     ),
     (0, 30, 0): ("nvfp4_ds_mla",),
-    (0, 31, 0): ("ultraquant_4bit",),
+    (0, 32, 0): ("ultraquant_4bit",),
     (0, 33, 0): ("octave_k3v4", "octave_k3v3", "octave_k3v3_compact"),
 }
 # Of these, what vLLM's attention on a CPU takes (v1/attention/backends/cpu_attn.py), and names of the model's own type.
