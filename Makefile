@@ -149,6 +149,13 @@ generate: $(VENV)/.installed ## write the generated files again
 	$(BIN)/python -m kvserving_operator.control.pod_fields --write operator/src/kvserving_operator/plan/assets
 	$(BIN)/python -m kvserving_operator.chart --write charts/kvserving-operator
 
+# Those to read again, such as a new one, beside what the table has of the others.
+VERSIONS ?=
+
+.PHONY: flag-table
+flag-table: $(VENV)/.dev $(ENGINE_VENV)/.test ## the table of vLLM's flags again, from the wheels of its versions (3 GB once; VERSIONS=0.34.0: of one)
+	PYTHONPATH=operator/src:. $(ENGINE_VENV)/bin/python tests/connector/flag_table.py --workers $(WORKERS) --pip $(BIN)/python $(CACHE)/wheels $(VERSIONS)
+
 .PHONY: bundle
 bundle: $(VENV)/.dev ## deploy/install.yaml again, rendered from the chart (needs Go)
 	$(BIN)/python -m tests.chart.bundle --write deploy

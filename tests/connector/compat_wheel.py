@@ -30,6 +30,7 @@ TESTS = (
     "test_adapters.py",
     "test_context.py",
     "test_engine_connector.py",
+    "test_flag_table.py",
     "test_free_queue_offload.py",
     "test_multi.py",
     "test_multi_stats.py",

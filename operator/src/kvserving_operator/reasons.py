@@ -23,6 +23,8 @@ class Reason(StrEnum):
     """The image names no version; the message says which one is assumed."""
     REDUCED_ENGINE_SUPPORT = "ReducedEngineSupport"
     """This version of the engine lacks something that others have."""
+    FLAG_UNKNOWN = "FlagUnknown"
+    """This version of the engine has no such flag, or does not take it as it is written."""
     EXPERIMENTAL = "Experimental"
     """A setting whose behaviour may change."""
     NOT_IN_THIS_RELEASE = "NotInThisRelease"

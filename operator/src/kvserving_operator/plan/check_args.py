@@ -23,7 +23,7 @@ _KEY = re.compile(r"[a-z][a-z0-9_]{0,60}")
 
 def faults(ctx: Context) -> Iterator[Fault]:
     """Faults in ``args`` of the engine and of each role."""
-    for section, args in _places(ctx):
+    for section, args in places(ctx):
         yield from _flags(ctx, section, args)
         for index, problem in arguments.stray(args):
             if not any(flag.matches(args[index]) for flag in owned.FLAGS):
@@ -33,7 +33,8 @@ def faults(ctx: Context) -> Iterator[Fault]:
         yield from _one_sided(ctx)
 
 
-def _places(ctx: Context) -> Iterator[tuple[owned.Section, Sequence[str]]]:
+def places(ctx: Context) -> Iterator[tuple[owned.Section, Sequence[str]]]:
+    """The sections that hold users' arguments, and these."""
     yield "engine", ctx.spec.engine.args
     for role in ctx.roles:
         yield role, ctx.role(role).args
@@ -68,7 +69,7 @@ def _unknown_keys(ctx: Context, section: owned.Section, written: arguments.Flag)
 
 def _port(ctx: Context) -> Iterator[Fault]:
     found: dict[RoleName, int] = {}
-    for section, args in _places(ctx):
+    for section, args in places(ctx):
         given = arguments.find(args, owned.PORT.shown)
         value = given[-1].value or "" if given else None
         if value is None:

@@ -10,7 +10,7 @@ from ..connectors import l2_type, roles_with_l2
 from ..engines import catalog
 from ..reasons import Reason
 from ..routers import ROUTERS
-from . import addresses, ports, template
+from . import addresses, notices_args, ports, template
 from .context import Context
 from .types import Notice
 
@@ -18,8 +18,8 @@ from .types import Notice
 def notices(ctx: Context) -> tuple[Notice, ...]:
     """Every notice of a plan, in a fixed order."""
     return (
-        *_engine(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx), *_network(ctx), *_later(ctx),
-        *_one_machine(ctx),
+        *_engine(ctx), *notices_args.notices(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx),
+        *_network(ctx), *_later(ctx), *_one_machine(ctx),
     )  # fmt: skip
 
 

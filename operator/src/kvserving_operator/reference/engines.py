@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..api import owned
-from ..engines import catalog
+from ..engines import catalog, flags
 from ..engines.catalog import EngineBuild, Version
 from .markdown import code, codes, page, table
 
@@ -43,6 +43,13 @@ def render() -> str:
         "An object whose `args` hold one of these is refused, in every form that vLLM takes: `--a-b`, `--a_b`, "
         "`--a-b.key`, and beginnings. `engine` means: in `spec.engine.args` alone, for both roles alike.",
         table(("Flags", "Allowed", "Why, and the way out"), _flags()),
+        "## Flags that vLLM does not know",
+        f"`args` are compared with the flags that vLLM's own parser has in {flags.shown(min(flags.table()))} to "
+        f"{flags.shown(max(flags.table()))}, in every form that it takes: `--a_b`, `--no-a-b`, `--a-b.key`, beginnings."
+        " A flag that the engine's version lacks, one with a value that it does not take or without the one that it "
+        "needs is told as the notice `FlagUnknown`, with the flag that was meant. It is not refused: a plugin may add "
+        "flags, and an image be newer than its tag. An image without a version is compared with all of them, for "
+        "flags that none has; versions that are not among them are not compared.",
         "## Variables that are not yours",
         "The same for `env`.",
         table(

@@ -42,6 +42,11 @@ _NOTICES: dict[Reason, tuple[Severity, str, str]] = {
         "parts of the connector are off",
         f"take vLLM {catalog.text(catalog.FULL_SUPPORT)} or newer, or leave it where what is left is enough",
     ),
+    Reason.FLAG_UNKNOWN: (
+        Severity.WARNING,
+        "vLLM ends at its start, on a GPU after minutes",
+        "correct the argument, or leave it where a plugin in the image, or the version that is really in it, takes it",
+    ),
     Reason.STORE_NOT_MOUNTED: (
         Severity.WARNING,
         "the root of engine pods takes no writes, so that nothing is stored",
