@@ -9,7 +9,7 @@ import pytest
 
 from kvserving_connector import command_line, last_words, plugin
 from kvserving_connector.command_line import without_values
-from kvserving_operator.control import pods
+from kvserving_operator.control import pods, refused_args
 
 pytest.importorskip("vllm")
 
@@ -64,6 +64,8 @@ def test_a_refused_command_line_is_told_with_its_flag_and_no_value(
     assert callable(refused)
     told = refused(*arguments)
     assert told == f"vLLM refuses its command line: {said}: correct spec.engine.args, or the args of the role"
+    # The operator puts the field in its place.
+    assert told.endswith(refused_args.WAY_OUT)
 
 
 @pytest.mark.parametrize("argument", ["--no-such-flag", "--port"])

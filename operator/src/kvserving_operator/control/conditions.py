@@ -21,6 +21,7 @@ from .claims import Claims, lacking
 from .facts import Condition, Facts, serving_revisions, workload
 from .failures import Problem, named
 from .pods import PodState
+from .refused_args import placed
 
 TYPES: Mapping[str, str] = {
     "Ready": "The revision of this generation has the traffic, and those of ConfigValid, PrefillReady, DecodeReady, "
@@ -142,6 +143,7 @@ def _role(facts: Facts, name: str, role: str) -> Condition:
     ours = [pod for pod in facts.view.pods if pod.role in members and not pod.deleting]
     surge = exchanging and any(revision != facts.revision for revision in sets.revisions(facts.view))
     reason, detail = why(child, ours, claims=_claims(facts), engines=engines, surge=surge)
+    detail = placed(facts.view.serving.spec, role, detail)
     if reason is Reason.LOADING_MODEL and (gone := facts.lost.get(role)):
         went = f"pod {', '.join(gone)} was deleted, and not by the operator"
         return not_ready(Reason.POD_LOST, f"{summary}: {went}; in its place: {detail}")

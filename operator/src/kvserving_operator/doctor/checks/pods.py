@@ -10,6 +10,7 @@ from ...amounts import size
 from ...api.types import ResourceQuantity
 from ...control import asks
 from ...control.pods import NEVER_RAN, PodState, containers, ended, last_words, pod_state
+from ...control.refused_args import placed
 from ...engines import arguments
 from ...listing import times
 from ...memory import host_memory
@@ -91,7 +92,7 @@ def _running(facts: ObjectFacts, live: Live, pod: Body) -> Iterator[Finding]:
         yield error(
             "pod-failing",
             f"pod {state.name}",
-            f"{state.failing} {state.failing_message}".strip(),
+            placed(_spec(facts), role_of(pod), f"{state.failing} {state.failing_message}".strip()),
             why="it does not serve",
             fix=_way_out(facts, state, pod),
         )
@@ -108,6 +109,12 @@ def _running(facts: ObjectFacts, live: Live, pod: Body) -> Iterator[Finding]:
                 why=restarts.cost(role_of(pod)),
                 fix=f"`kubectl logs {state.name} -c {container.get('name')} --previous` says why",
             )
+
+
+def _spec(facts: ObjectFacts) -> Body:
+    """The spec as the cluster has it; empty where there is none."""
+    found: Body = (facts.live.body.get("spec") if facts.live is not None else None) or {}
+    return found
 
 
 def _way_out(facts: ObjectFacts, state: PodState, pod: Body) -> str:
