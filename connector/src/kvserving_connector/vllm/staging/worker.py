@@ -126,6 +126,8 @@ class StagingWorker:
         worker = self._worker
         try:
             rows = Rows.of(worker, kv_caches)
+            # For both halves: what prefill stages, a decode engine with a pool of this size must be able to read.
+            chunks, chunk_bytes = self._chunks(rows)
             pool = Pool(
                 version=VERSION,
                 base=memory.data_ptr(),
@@ -142,7 +144,8 @@ class StagingWorker:
                 self._producer.register(rows, pool.rows_per_block)
                 self._agent = worker.nixl_wrapper = StagingAgent(worker.nixl_wrapper)
             else:
-                self._consumer = Consumer(worker, pool, self._puller(memory, rows), "", self._lease_seconds)
+                puller = self._puller(memory, rows, chunks, chunk_bytes)
+                self._consumer = Consumer(worker, pool, puller, "", self._lease_seconds)
         except ValueError as error:
             self._why_not = str(error)
             return
@@ -156,18 +159,24 @@ class StagingWorker:
         )
 
     def _usable(self) -> int:
-        most = CELL_BYTES + MOST_CHUNKS * MOST_CHUNK_BYTES
-        return self._size if self._half == "producer" else min(self._size, most)
+        return self._size if self._half == "producer" else self._to_read_into()
 
-    def _puller(self, memory: torch.Tensor, rows: Rows) -> Puller:
-        room = memory.nbytes - CELL_BYTES
+    def _to_read_into(self) -> int:
+        """Return the bytes of a consumer's pool."""
+        return min(self._size, CELL_BYTES + MOST_CHUNKS * MOST_CHUNK_BYTES)
+
+    def _chunks(self, rows: Rows) -> tuple[int, int]:
+        """Return the chunks of a consumer's pool and their bytes. Raises ValueError when one has no room for a row."""
+        room = self._to_read_into() - CELL_BYTES
         chunks = min(max(CHUNKS, room // MOST_CHUNK_BYTES), room // (rows.row_bytes + ALIGNMENT))
         if chunks < 1:
             raise ValueError(
                 f"kv_connector_extra_config.{eligible.STAGING_BYTES}={self._size} has no room for one row of "
                 f"{rows.row_bytes} bytes; give it several times as many"
             )
-        chunk_bytes = room // chunks // ALIGNMENT * ALIGNMENT
+        return chunks, room // chunks // ALIGNMENT * ALIGNMENT
+
+    def _puller(self, memory: torch.Tensor, rows: Rows, chunks: int, chunk_bytes: int) -> Puller:
         agent = new_agent(self._worker.nixl_backends)
         self._register(agent, memory)
         transport = NixlTransport(agent, memory, chunk_bytes, self._worker.nixl_memory_type, rows)
