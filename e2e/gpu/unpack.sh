@@ -16,8 +16,11 @@ unpack() {
     local name=$1 target=$2
     [ -e "$target/.complete" ] && return
     cd "$parts"
-    if [ ! -e "$name" ]; then cat "$name".[0-9][0-9] > "$name.joined" && mv "$name.joined" "$name"; fi
-    grep -E "  $name\$" SHA256SUMS | sha256sum --quiet --check
+    # Joined under another name until it is known to be whole: a piece that was damaged can come again.
+    local found=$name
+    if [ ! -e "$name" ]; then found=$name.joined && cat "$name".[0-9][0-9] > "$found"; fi
+    grep -E "  $name\$" SHA256SUMS | sed "s/  .*/  $found/" | sha256sum --quiet --check
+    [ "$found" = "$name" ] || mv "$found" "$name"
     cd - > /dev/null
     rm -rf "$target"
     mkdir -p "$target"

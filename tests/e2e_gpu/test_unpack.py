@@ -79,6 +79,17 @@ def test_a_damaged_archive_is_refused(parts: Path) -> None:
     assert "common.tar.xz: FAILED" in done.stdout + done.stderr
 
 
+def test_a_piece_that_was_damaged_can_come_again(parts: Path) -> None:
+    whole = (parts / "common.tar.xz").read_bytes()
+    (parts / "common.tar.xz").unlink()
+    (parts / "common.tar.xz.00").write_bytes(whole[:50])
+    (parts / "common.tar.xz.01").write_bytes(whole[50:-1])
+    assert unpack(parts, "1.0").returncode != 0
+    (parts / "common.tar.xz.01").write_bytes(whole[50:])
+    done = unpack(parts, "1.0")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_version_that_needs_another_one_says_so(parts: Path) -> None:
     done = unpack(parts, "0.9")
     assert done.returncode != 0
