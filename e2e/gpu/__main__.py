@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import tempfile
 from dataclasses import replace
@@ -53,7 +54,10 @@ def main() -> int:
     shape = SHAPES[arguments.model_shape] if arguments.model_shape else shapes[0]
     if shape.device != arguments.device:
         parser.error(f"--model-shape {shape.name} is for --device {shape.device}, not for {arguments.device}")
-    timed = tuple(int(tokens) for tokens in arguments.timed.split(",")) if arguments.timed else shape.timed
+    asked = arguments.timed.split(",") if arguments.timed else []
+    if wrong := [word for word in asked if not re.fullmatch(r"[1-9][0-9]{0,8}", word)]:
+        parser.error(f"--timed {wrong[0]!r} is no number of tokens: write whole numbers with commas, as in 512,8000")
+    timed = tuple(int(tokens) for tokens in asked) or shape.timed
     if too_long := [tokens for tokens in timed if tokens >= shape.context]:
         parser.error(f"--timed {too_long[0]}: the context of {shape.name} is {shape.context} tokens")
     shape = replace(shape, exact=arguments.exact, timed=timed)
