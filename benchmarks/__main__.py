@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from e2e.gpu.records import Damaged
+
 from . import (
     chunk_hashing,
     cli_start,
@@ -55,6 +57,9 @@ def main() -> int:
         except NotMeasured as reason:
             print(f"{name} is left out: {reason}\n")
             continue
+        except Damaged as reason:
+            print(f"{name}: {reason}", file=sys.stderr)
+            return 1
         for file, text in files.items():
             file.write_text(text)
             print(text if file.suffix == ".md" else f"wrote {file.name}")

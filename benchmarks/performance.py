@@ -29,15 +29,21 @@ _OTHERS = "right: other answers, as it must be"
 _RIGHT = {"twin": _OTHERS, "sensitivity": _OTHERS}
 """Of steps whose answers have to differ."""
 
+_NEEDS = ("step", "variant", "outcome", "device", "shape", "versions")
+"""What every result has."""
+
 Record = Mapping[str, Any]
 
 
 def written(files: Iterable[Path] | None = None) -> dict[Path, str]:
-    """Return the page and its pictures by the file they belong in. Raises NotMeasured without raw results."""
+    """Return the page and its pictures by the file they belong in.
+
+    Raises NotMeasured without raw results, and Damaged for a line that is none.
+    """
     named = sorted(RESULTS.glob("*.jsonl")) if files is None else list(files)
     places: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for file in named:
-        for record in read(file):
+        for record in read(file, _NEEDS):
             places[record["device"], record["shape"]].append(record)
     if not places:
         raise NotMeasured("there are no raw results in benchmarks/results: `make e2e-gpu` on a GPU host makes them")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as program
-from benchmarks import engine_python
+from benchmarks import engine_python, performance
 from benchmarks.table import NotMeasured, Table
 
 
@@ -48,3 +48,14 @@ def test_a_page_is_written_with_its_pictures(
     assert program.main() == 0
     assert {path: path.read_text() for path in tmp_path.iterdir()} == files
     assert capsys.readouterr().out == "# A page\n\nwrote a.svg\n"
+
+
+def test_raw_results_that_are_damaged_are_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "raw.jsonl").write_text('{"step": "ids"}\n')
+    monkeypatch.setattr(performance, "RESULTS", tmp_path)
+    monkeypatch.setattr("sys.argv", ["benchmarks", "performance"])
+    assert program.main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "raw.jsonl, line 1: no result of the lane, without variant, outcome" in line

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,22 +49,39 @@ class Records:
         self.failed += outcome == FAILED
         self.written.append(record)
         line = json.dumps(record)
-        with self.file.open("a") as lines:
-            lines.write(line + "\n")
+        with self.file.open("ab") as lines:
+            lines.write((("\n" if _torn(self.file) else "") + line + "\n").encode())
         print(line, flush=True)
 
 
-def read(file: Path) -> list[dict[str, Any]]:
-    """Return the results of a file. Raises ValueError that names file and line for one that is not JSON."""
+class Damaged(ValueError):
+    """A file of raw results has a line that is none; the text names both, and the way out."""
+
+
+def read(file: Path, needs: Iterable[str] = ()) -> list[dict[str, Any]]:
+    """Return the results of a file. Raises Damaged for a line that is no JSON object with all that it ``needs``."""
     found = []
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
-            found.append(json.loads(line))
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file}, line {number}: {error}; remove the line, or the file") from error
+            result = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"{file}, line {number}: {error}; remove the line, or the file") from error
+        if not isinstance(result, dict) or (lacking := [name for name in needs if name not in result]):
+            said = f"without {', '.join(lacking)}" if isinstance(result, dict) else "which is no JSON object"
+            raise Damaged(f"{file}, line {number}: no result of the lane, {said}; remove the line, or the file")
+        found.append(result)
     return found
+
+
+def _torn(file: Path) -> bool:
+    """Whether the last line has no end, as a run leaves it that was killed: what is added would be lost with it."""
+    if not file.exists() or not file.stat().st_size:
+        return False
+    with file.open("rb") as lines:
+        lines.seek(-1, os.SEEK_END)
+        return lines.read(1) != b"\n"
 
 
 def of_gpus(fields: str) -> list[str]:

@@ -12,7 +12,7 @@ from e2e.gpu import lane
 from e2e.gpu.asked import Asked, answered, compare
 from e2e.gpu.counted import since, slots_in_use
 from e2e.gpu.engine import Answer
-from e2e.gpu.records import Records, read
+from e2e.gpu.records import Damaged, Records, read
 from e2e.gpu.shapes import GPU, TINY, Shape, on_one_gpu
 from e2e.gpu.steps import Yardstick
 from e2e.gpu.variants import VARIANTS, Lane
@@ -165,6 +165,16 @@ def test_counters_are_told_apart_by_what_was_counted_in_between() -> None:
 
 def test_a_broken_line_of_raw_results_is_named(tmp_path: Path) -> None:
     file = tmp_path / "raw.jsonl"
-    file.write_text('{"step": "up"}\n{"step": \n')
-    with pytest.raises(ValueError, match=r"raw\.jsonl, line 2"):
-        read(file)
+    for line in (b'{"step": ', b"\xff", b"[1]", b"null", b"[" * 100_000, b'{"step": "up"}'):
+        file.write_bytes(b'{"step": "up", "device": "x"}\n' + line + b"\n")
+        with pytest.raises(Damaged, match=r"raw\.jsonl, line 2"):
+            read(file, ("step", "device"))
+
+
+def test_a_result_that_is_added_behind_a_torn_one_is_not_lost_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "raw.jsonl"
+    file.write_text('{"step": "up"}\n{"step": "i')
+    Records(file, {}).add("ids", "plain", "measured", 0.0)
+    lines = file.read_text().splitlines()
+    assert lines[1] == '{"step": "i'
+    assert json.loads(lines[2])["step"] == "ids"
