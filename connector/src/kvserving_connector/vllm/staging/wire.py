@@ -13,6 +13,8 @@ from kvserving_connector.core.staging_cost import Sample, Way
 
 VERSION = 1
 _SAMPLE = b"KVSERVING:"
+_MOST = 2**48
+"""Beyond the bytes and descriptors of any transfer."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def _decode(text: bytes) -> Sample | None:
     try:
         way, size, descriptors, seconds = json.loads(text)
         sample = Sample(Way(way), int(size), int(descriptors), float(seconds))
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError, RecursionError):
         return None
-    sound = sample.bytes >= 1 and sample.descriptors >= 1 and 0.0 <= sample.seconds < float("inf")
+    sound = 1 <= sample.bytes <= _MOST and 1 <= sample.descriptors <= _MOST and 0.0 <= sample.seconds < float("inf")
     return sample if sound else None
