@@ -160,8 +160,8 @@ def test_one_that_ended_before_it_was_ready_is_an_error_with_its_last_words(phas
 @pytest.mark.parametrize(
     ("phase", "phases", "line"),
     [
-        ("Ready", ("Ready", "Ready"), "2 processes, counters of 1 engines"),
-        ("Degraded", ("Restarting", "Ready"), "1 of 2 processes run, counters of 1 engines"),
+        ("Ready", ("Ready", "Ready"), "2 processes, counters of 1 engine"),
+        ("Degraded", ("Restarting", "Ready"), "1 of 2 processes run, counters of 1 engine"),
         ("Failed", ("Stopped", "Stopped"), "none of its 2 processes runs"),
         ("Lost", ("Lost", "Lost"), "2 processes without a supervisor"),
     ],
