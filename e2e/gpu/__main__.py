@@ -22,7 +22,7 @@ from tests.kept import kept
 
 from kvserving_operator.local import gpus
 
-from . import records
+from . import records, words
 from .lane import STEPS, Lanes
 from .shapes import SHAPES, on_one_gpu
 from .variants import VARIANTS
@@ -40,8 +40,8 @@ def main() -> int:
     parser.add_argument("--engine-python", default=os.environ.get("KVSERVING_ENGINE_PYTHON"), metavar="PATH")
     parser.add_argument("--variants", default="plain,staged", help=f"of {', '.join(VARIANTS)}; default: %(default)s")
     parser.add_argument("--only", default=",".join(STEPS), help="steps; default: all, in this order: %(default)s")
-    parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
-    parser.add_argument("--together", type=int, help="services up at once (default: 3 on GPUs, 1 on a CPU)")
+    parser.add_argument("--budget", type=words.seconds, default=3600, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument("--together", type=words.count, help="services up at once (default: 3 on GPUs, 1 on a CPU)")
     parser.add_argument(
         "--exact", action="store_true", help="engines whose batches change no answer: no tie is forgiven, times suffer"
     )
@@ -65,14 +65,17 @@ def main() -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible * ENGINES)
         shape = on_one_gpu(shape)
     variants, steps = arguments.variants.split(","), arguments.only.split(",")
-    for option, words, known in (("--variants", variants, VARIANTS), ("--only", steps, STEPS)):
-        if unknown := [word for word in words if word not in known]:
+    for option, named, known in (("--variants", variants, VARIANTS), ("--only", steps, STEPS)):
+        if unknown := [word for word in named if word not in known]:
             parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
     try:
         python = real_model.engine_python({"KVSERVING_ENGINE_PYTHON": arguments.engine_python or ""})
     except real_model.NoEngine as reason:
         parser.error(str(reason))
-    found = records.versions(python)
+    try:
+        found = records.versions(python)
+    except ValueError as reason:
+        parser.error(f"--engine-python {python}: {reason}")
     common = {"device": records.machine(shape.device), "shape": shape.name, "exact": shape.exact, "versions": found}
     with tempfile.TemporaryDirectory(prefix="lane-") as folder:
         lanes = Lanes(

@@ -34,7 +34,7 @@ from . import records
 from .records import FAILED, LEFT_OUT, Records
 from .sides import DEFAULT, SIDES
 from .timed import GIB, SHAPES, Timed
-from .words import parted
+from .words import count, parted, seconds
 
 PARTS = ("tiers", "flood", "store")
 LEAST_SECONDS = 60.0
@@ -202,8 +202,8 @@ def main() -> int:
     parser.add_argument("--parts", help=f"of {', '.join(PARTS)}; default: all, tiers alone for a hybrid model")
     parser.add_argument("--lengths", help="tokens of prompts; default: those of the shape")
     parser.add_argument("--l1-gib", type=float, help="L1, in /dev/shm for most sides; default: takes the flood")
-    parser.add_argument("--budget", type=float, default=3600, metavar="SECONDS", help="default: %(default)g")
-    parser.add_argument("--jobs", type=int, default=1, help="engines at once, each on a GPU of its own")
+    parser.add_argument("--budget", type=seconds, default=3600, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument("--jobs", type=count, default=1, help="engines at once, each on a GPU of its own")
     parser.add_argument("--models", type=Path, default=models, help="where models are made (default: %(default)s)")
     parser.add_argument("--store", type=Path, help="folder in which stores are made (default: a temporary one)")
     parser.add_argument("--out", type=Path, default=Path("first-tokens.jsonl"), help="default: %(default)s")

@@ -99,7 +99,12 @@ def machine(device: str) -> str:
 
 
 def versions(engine_python: str) -> dict[str, str | None]:
-    """Return the versions of what the engines' interpreter has."""
-    answer = subprocess.run([engine_python, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=120)
-    found: dict[str, str | None] = json.loads(answer.stdout)
+    """Return the versions of what the engines' interpreter has. Raises ValueError where the program is no Python."""
+    try:
+        answer = subprocess.run(
+            [engine_python, "-c", _VERSIONS], capture_output=True, text=True, check=True, timeout=120
+        )
+        found: dict[str, str | None] = json.loads(answer.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise ValueError(f"it does not run as Python: name the interpreter that has vLLM ({error})") from error
     return found
