@@ -216,9 +216,9 @@ def test_a_flag_that_an_engine_does_not_know_is_told_with_the_field_that_gave_it
                 await service.until(ready)
         return str(error.value)
 
-    assert " (exit status 2). Correct spec.prefill.args. Its last lines:" in asyncio.run(go())
+    assert " (exit status 2). Correct spec.prefill.args[0]. Its last lines:" in asyncio.run(go())
     engine = next(pod for pod in run.pods()[0] if pod.role == "prefill")
-    assert failures.arguments(engine, "unrecognized arguments: --other=1") == "spec.engine.args"
+    assert failures.arguments(engine, "unrecognized arguments: --other=1") == "spec.engine.args[0]"
     assert failures.arguments(engine, "unrecognized arguments: --third") == "spec.engine.args or spec.prefill.args"
 
 

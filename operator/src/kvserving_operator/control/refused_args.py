@@ -12,7 +12,6 @@ WAY_OUT = "correct spec.engine.args, or the args of the role"
 """How ``kvserving_connector.command_line`` ends its sentence, which knows the arguments and not their fields."""
 
 _SENTENCE = re.compile(rf"vLLM refuses its command line: (?P<said>.*?)(?: could match .*)?: (?P<out>{WAY_OUT})")
-_FLAG = re.compile(r"(?<![\w=*.-])--?[A-Za-z][\w.+-]*")
 
 
 def placed(spec: Mapping[str, Any], role: str, message: str) -> str:
@@ -23,14 +22,9 @@ def placed(spec: Mapping[str, Any], role: str, message: str) -> str:
     found = _SENTENCE.search(message)
     if found is None:
         return message
-    refused = {flag.name for flag in arguments.parse(_FLAG.findall(found["said"]))}
-    paths = [
-        f"spec.{section}.args[{flag.start}]"
-        for section in ("engine", role)
-        for flag in arguments.parse(_args(spec, section))
-        # A beginning is told by the whole name.
-        if flag.name in refused or (len(flag.name) > len("--x") and any(name.startswith(flag.name) for name in refused))
-    ]
+    paths = arguments.named_in(
+        found["said"], {f"spec.{section}.args": _args(spec, section) for section in ("engine", role)}
+    )
     if not paths:
         return message
     return f"{message[: found.start('out')]}correct {' and '.join(paths)}{message[found.end('out') :]}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +53,7 @@ _SHORT_FORM = re.compile(rf"({'|'.join(sorted(SHORT, key=len, reverse=True))})([
 # A value may follow the one-letter forms at once.
 _ATTACHED = re.compile(r"-(O[0-9]|[qnr][a-z0-9_]+)$")
 _ONE_DASH = re.compile(r"-[A-Za-z][-A-Za-z0-9_]*")
+_IN_A_SENTENCE = re.compile(r"(?<![\w=*.-])--?[A-Za-z][\w.+-]*")
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,20 @@ def stands_for(written: str, owned: Iterable[str]) -> str | None:
     if len(written) <= len("--"):
         return None
     return min((name for name in names if name.startswith(written)), default=None)
+
+
+def named_in(said: str, given: Mapping[str, Sequence[str]]) -> list[str]:
+    """Where the flags stand that a sentence names, whole where only their beginning was given.
+
+    ``given``: arguments by the field that holds them. Returns places such as ``spec.prefill.args[2]``, in its order.
+    """
+    named = {flag.name for flag in parse(_IN_A_SENTENCE.findall(said))}
+    return [
+        f"{field}[{flag.start}]"
+        for field, args in given.items()
+        for flag in parse(args)
+        if flag.name in named or (len(flag.name) > len("--x") and any(name.startswith(flag.name) for name in named))
+    ]
 
 
 def positive(name: str) -> str:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..engines import arguments as flags
 from .pods import LocalPod
 from .state import PodState
 
 _NAMED = re.compile(r"(?:`|--)([a-z0-9]+(?:[-_][a-z0-9]+)+)")
-_FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 _SIZES = frozenset({"max-model-len", "gpu-memory-utilization"})
 """What vLLM proposes to change though nobody has set it."""
 
@@ -69,7 +69,5 @@ def fields(pod: LocalPod, exception: str) -> str:
 
 
 def arguments(pod: LocalPod, said: str) -> str:
-    """The fields that gave an engine the flags that ``said`` names; those that may hold arguments where none did."""
-    flags = set(_FLAG.findall(said))
-    given = [field for field, arguments in pod.given.items() if flags & {each.partition("=")[0] for each in arguments}]
-    return " and ".join(given) or f"spec.engine.args or spec.{pod.role}.args"
+    """Where the flags stand that ``said`` names; the fields that may hold an engine's arguments where none does."""
+    return " and ".join(flags.named_in(said, pod.given)) or f"spec.engine.args or spec.{pod.role}.args"
