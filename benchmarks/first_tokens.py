@@ -33,9 +33,9 @@ def pictures(records: Sequence[Record]) -> dict[Path, str]:
     for step, state in (("ttft-tiers", "l1"), ("ttft-store", "l2")):
         lines = {
             _who(record): [
-                (float(tokens), Spread.of(of, state).median / Spread.of(of, "cold").median)
+                (float(tokens), share)
                 for tokens, of in record["rounds"].items()
-                if of
+                if of and (share := _drawn(record, tokens, of, state)) is not None
             ]
             for record in _of(records, step)
             if record["variant"] != "none"
@@ -45,6 +45,14 @@ def pictures(records: Sequence[Record]) -> dict[Path, str]:
             drawn = plot(title, ("tokens of the prompt", "share"), lines, level=1.0)
             found[_picture(records, state)] = drawn
     return found
+
+
+def _drawn(record: Record, tokens: str, of: Rounds, state: str) -> float | None:
+    """Return the share of computing; of a store that of the loads that were always made, None without them."""
+    if state == "l1":
+        return Spread.of(of, state).median / Spread.of(of, "cold").median
+    learned = record.get("learned", {}).get(tokens, {})
+    return learned[state] / learned["cold"] if learned.get(state) and learned.get("cold") else None
 
 
 def _tiers(records: Sequence[Record]) -> list[str]:
@@ -134,22 +142,27 @@ def _flood(records: Sequence[Record]) -> list[str]:
 
 
 def _store(records: Sequence[Record]) -> list[str]:
-    rows = [
-        (
-            f"{length:,}",
-            _who(record),
-            _ms(Spread.of(of, "cold")),
-            _ms(Spread.of(of, "l2")),
-            f"{statistics.median(one['loaded'] for one in of):,.0f}",
-            _share(of, "l2"),
-            against_cold(of, "l2"),
-            _always(record, length, "l2"),
+    measured = _of(records, "ttft-store")
+    rows = []
+    for length, record, of in _lengths(measured):
+        learned = record.get("learned", {}).get(str(length), {})
+        then, always = learned.get("cold"), learned.get("l2")
+        loaded = statistics.median(one["loaded"] for one in of)
+        rows.append(
+            (
+                f"{length:,}",
+                _who(record),
+                f"{1e3 * then:.1f}" if then is not None else "",
+                _always(record, length, "l2"),
+                f"{always / then:.2f}" if always and then else "",
+                f"{loaded:,.0f}",
+                _ms(Spread.of(of, "l2")),
+                against_cold(of, "l2") if loaded else "computed again",
+            )
         )
-        for length, record, of in _lengths(_of(records, "ttft-store"))
-    ]
     header = (
-        "tokens", "side", "computed, ms", "store, ms", "loaded", "store to computed", "against computing",
-        "always loaded, ms",
+        "tokens", "side", "computed, ms", "always loaded, ms", "loaded to computed",
+        "loaded by choice", "first token by choice, ms", "against computing",
     )  # fmt: skip
     found = table(header, rows)
     if not found:
@@ -158,11 +171,13 @@ def _store(records: Sequence[Record]) -> list[str]:
         "",
         "### Time to the first token from the store behind L1",
         "",
-        "Files in a folder of the same machine, read from the operating system's cache where it has them; the engine's"
-        " own cache and L1 are emptied before a prompt is asked again.",
+        f"Measured by `python -m e2e.gpu.first_tokens --sides {_sides(measured)} --parts store` on"
+        f" {measured[0]['device']}. Files in a folder of the same machine, read from the operating system's cache where"
+        " it has them; the engine's own cache and L1 are emptied before a prompt is asked again. First loads are always"
+        " made, to measure; then the engine chooses: 0 tokens are loaded where it leaves the store alone.",
         *found,
         *_shown(records, "l2"),
-        *_answers(_of(records, "ttft-store")),
+        *_answers(measured),
     ]
 
 
@@ -214,8 +229,14 @@ def _commands(records: Sequence[Record]) -> str:
     said = sorted({" ".join(record["settings"]) for record in measured})
     jobs = max(record.get("jobs", 1) for record in measured)
     together = f", {jobs} engines at once on GPUs of their own" if jobs > 1 else ""
-    found = [f"`python -m e2e.gpu.first_tokens{f' -- {words}' if words else ''}`" for words in said]
+    parts = sorted({record["step"].removeprefix("ttft-") for record in measured})
+    options = f" --sides {_sides(measured)} --parts {','.join(parts)}{f' --jobs {jobs}' if jobs > 1 else ''}"
+    found = [f"`python -m e2e.gpu.first_tokens{options}{f' -- {words}' if words else ''}`" for words in said]
     return f"{', or by '.join(found)} on {measured[0]['device']}{together}"
+
+
+def _sides(records: Iterable[Record]) -> str:
+    return ",".join(dict.fromkeys(record["variant"] for record in records))
 
 
 def _answers(records: Sequence[Record]) -> list[str]:

@@ -101,12 +101,19 @@ def _first_tokens(records: Sequence[Record]) -> list[str]:
         "",
         "### Time to the first token on prefill",
         "",
-        f"One request at a time. Measured by `make e2e-gpu LANE='--variants staged-l1'` on {records[0]['device']};"
+        f"One request at a time. Measured by `make e2e-gpu LANE='{_options(records)}'` on {records[0]['device']};"
         " `exact` engines, whose batches change no answer, compute slower than others. What comes from L1 is asked"
         " right after other prompts have taken the engine's cache, when kvcached may have to map memory first; so is,"
         " where it was measured, what is computed after other prompts. `loaded`: for L1 and the own cache together.",
         *found,
     ]
+
+
+def _options(records: Sequence[Record]) -> str:
+    """Return the lane's options of all first tokens on prefill, as if of one run."""
+    measured = [record for record in records if record.get("first_tokens")]
+    exact = "--exact " if all(record.get("exact") for record in measured) else ""
+    return f"{exact}--variants {','.join(sorted({record['variant'] for record in measured}))}"
 
 
 def _mapped(records: Sequence[Record]) -> list[str]:
@@ -144,7 +151,8 @@ def _checks(records: Sequence[Record]) -> list[str]:
         "### Answers and faults",
         "",
         "Token ids compared with those of one cold engine. A tie: they part where the engine's own two best tokens are"
-        " within 0.07 of each other in log-probability, which rounding turns over.",
+        " within 0.07 of each other in log-probability, which rounding turns over. Where an engine was killed, the"
+        " answers are those asked for once it was back.",
         *found,
     ]
 
@@ -163,14 +171,20 @@ def _told(record: Record) -> str:
     if not compared:
         return ""
     equal, ties, others = (sum(one[kind] for one in compared) for kind in ("equal", "ties", "others"))
-    return f"{equal} equal, {ties} ties, {others} others"
+    told = f"{equal} equal, {ties} ties, {others} others"
+    if lost := sum(record.get("lost", {}).values()):
+        told += f"; without an answer: {lost} of {record['under_way']} under way"
+    ways = [f"{record['counted'][way]:,.0f} {way}" for way in ("staged", "direct") if way in record.get("counted", {})]
+    return "; ".join([told, *([", ".join(ways)] if ways else [])])
 
 
 def _missing(records: Sequence[Record]) -> list[str]:
     rows = [
         (record["step"], name(record), record["outcome"], _wrong(record))
         for record in records
-        if record["outcome"] != MEASURED and record["step"] not in _STEPS and record.get("fault")
+        if record["outcome"] != MEASURED
+        and record["step"] not in _STEPS
+        and not (record.get("rounds") or record.get("runs"))
     ]
     found = table(("step", "variant", "outcome", "why"), rows)
     return ["", "### Not measured", *found] if found else []

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from e2e.gpu.records import MEASURED
+
 from .table import table
 
 Record = Mapping[str, Any]
@@ -72,9 +74,10 @@ def _times(records: Sequence[Record], state: str) -> list[str]:
         "",
         f"### Transfer from prefill to decode, {STATES[state]}",
         "",
-        "Decode's leg: the time to decode's first token, minus that of a hit in decode's own cache. Under kvcached such"
-        " a hit takes long by itself, so that differences there say little, and may be negative. Telemetry is the read"
-        " alone, to the last copy of a staged one, and the rate is of it. Medians of the runs' medians, in brackets the"
+        f"Measured by `make e2e-gpu LANE='--only {state}'` with `--variants` for those below, `--exact` for `exact`"
+        " ones. Decode's leg: the time to decode's first token, minus that of a hit in decode's own cache. Under"
+        " kvcached such a hit takes long by itself, so that differences there say little, and may be negative."
+        " Telemetry is the read alone, to the last copy of a staged one, and the rate is of it. Medians of the runs' medians, in brackets the"
         " least and the most of them; of one run, of its rounds.",
         *found,
     ]
@@ -132,7 +135,7 @@ def _runs(records: Sequence[Record], state: str) -> dict[tuple[int, str], list[R
 
 
 def _rounds(record: Record, state: str) -> dict[int, Rounds]:
-    if record["step"] != state:
+    if record["step"] != state or record["outcome"] != MEASURED:
         return {}
     return {int(tokens): of for tokens, of in record.get("transfers", {}).items() if of}
 

@@ -72,6 +72,22 @@ def test_answers_and_what_is_wrong_are_told(tmp_path: Path) -> None:
     assert "| up | staged, vLLM 0.33.0 | failed | no module a/b |" in page
 
 
+def test_transfers_of_a_step_that_failed_are_no_measurement(tmp_path: Path) -> None:
+    failed = record("fresh", "failed", transfers={"512": [one(0.12)]}, problems=["no transfer was staged"])
+    page = performance.page(written(tmp_path, failed))
+    assert "| fresh | staged, vLLM 0.33.0 | failed | no transfer was staged |" in page
+    assert "| 512 |" not in page
+
+
+def test_answers_that_were_lost_and_ways_that_were_taken_are_told(tmp_path: Path) -> None:
+    counts = {"equal": 7, "ties": 0, "others": 0}
+    killed = record("decode-killed", after=counts, lost={"ServerDisconnectedError": 3}, under_way=4)
+    crowd = record("crowd", compared=counts, counted={"staged": 2.0, "direct": 5.0})
+    page = performance.page(written(tmp_path, killed, crowd))
+    assert "| 7 equal, 0 ties, 0 others; without an answer: 3 of 4 under way | right |" in page
+    assert "| 7 equal, 0 ties, 0 others; 2 staged, 5 direct | right |" in page
+
+
 def test_first_tokens_are_compared_with_computing(tmp_path: Path) -> None:
     of = [{"cold": 0.2, "l1": 0.05, "own": 0.01, "l1_tokens": 1984}] * 3
     page = performance.page(written(tmp_path, record("first-tokens", first_tokens={"2000": of})))
@@ -128,7 +144,8 @@ def test_first_tokens_of_all_sides_are_told_with_their_spread_and_the_goal(tmp_p
     )
     assert f"| worker, vLLM 0.33.0 | 3 | {computed} | 23.0 (23.0 to 23.0) | 0 | 1.05 |  | within noise | 30.0 |" in page
     assert "(50.0 to 50.0 GB/s)" in page
-    assert "by `python -m e2e.gpu.first_tokens`, or by `python -m e2e.gpu.first_tokens -- enforce_eager=true`" in page
+    command = "python -m e2e.gpu.first_tokens --sides none,stock,scheduler,worker --parts tiers --jobs 2"
+    assert f"by `{command}`, or by `{command} -- enforce_eager=true`" in page
     assert " on 2 x GPU, 2 engines at once on GPUs of their own." in page
     assert "First tokens: 12 equal to the computed one, 0 ties, 0 others." in page
 
@@ -175,12 +192,15 @@ def test_a_flood_is_told_by_means_and_external_hits(tmp_path: Path) -> None:
 
 def test_a_store_has_a_table_of_its_own_and_what_failed_is_told(tmp_path: Path) -> None:
     of = [{"run": run, "cold": 0.1, "l2": 0.05, "own": 0.01, "loaded": 496, "same": "equal"} for run in range(3)]
-    store = {**timed("worker", 1, None), "step": "ttft-store", "rounds": {"512": of}}
+    learned = {"512": {"rounds": 12, "taken": 12, "cold": 0.08, "l2": 0.04}}
+    store = {**timed("worker", 1, None), "step": "ttft-store", "rounds": {"512": of}, "learned": learned}
+    alone = {**store, "variant": "always", "rounds": {"512": [{**one, "loaded": 0} for one in of]}, "learned": {}}
     failed = {**record("ttft-store", "failed", fault="the engine ended with status 1:\nmore"), "variant": "scheduler"}
-    page = performance.page(written(tmp_path, store, failed))
-    assert (
-        "| 512 | worker, vLLM 0.33.0 | 100.0 (100.0 to 100.0) | 50.0 (50.0 to 50.0) | 496 | 0.50 | below |  |" in page
-    )
+    page = performance.page(written(tmp_path, store, alone, failed))
+    first = "50.0 (50.0 to 50.0)"
+    assert f"| 512 | worker, vLLM 0.33.0 | 80.0 | 40.0 | 0.50 | 496 | {first} | below |" in page
+    assert f"| 512 | always, vLLM 0.33.0 |  |  |  | 0 | {first} | computed again |" in page
+    assert "`python -m e2e.gpu.first_tokens --sides worker,always --parts store`" in page
     assert "| ttft-store | scheduler, vLLM 0.33.0 | failed | the engine ended with status 1: |" in page
 
 
