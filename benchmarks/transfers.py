@@ -77,8 +77,8 @@ def _times(records: Sequence[Record], state: str) -> list[str]:
         f"Measured by `make e2e-gpu LANE='--only {state}'` with `--variants` for those below, `--exact` for `exact`"
         " ones. Decode's leg: the time to decode's first token, minus that of a hit in decode's own cache. Under"
         " kvcached such a hit takes long by itself, so that differences there say little, and may be negative."
-        " Telemetry is the read alone, to the last copy of a staged one, and the rate is of it. Medians of the runs' medians, in brackets the"
-        " least and the most of them; of one run, of its rounds.",
+        " Telemetry is the read alone, to the last copy of a staged one, and the rate is of it. Medians of the runs'"
+        " medians, in brackets the least and the most of them; of one run, of its rounds.",
         *found,
     ]
 
