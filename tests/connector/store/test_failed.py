@@ -61,7 +61,7 @@ def test_a_store_that_fails_is_told_in_the_log_once_for_each_reason_and_again_af
         said = [record.getMessage() for record in caplog.records]
         assert len(said) == 3, said
         assert "could not be written to the store (spec.cache.l2): disk-full: No space left on device" in said[0]
-        assert "kvserving:store_skipped_chunks_total" in said[0]
+        assert "store_skipped_chunks_total" in said[0]
         assert "could not be read from the store (spec.cache.l2): checksum." in said[2]
         now += 601
         tally.count(Event.SKIP, Reason.DISK_FULL)

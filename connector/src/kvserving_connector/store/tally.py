@@ -80,7 +80,7 @@ class Tally:
             what, series = _TOLD[event]
             logger.warning(
                 "KVServing: %s the store (spec.cache.l2): %s. Requests go on; further ones are counted by reason in "
-                "kvserving:store_%s_total and not told here",
+                "store_%s_total of /metrics and not told here",
                 what,
                 f"{label}: {detail}" if detail else label,
                 series,
