@@ -53,7 +53,11 @@ CHANGES: dict[str, tuple[Any, dict[str, Any]]] = {
     "engine.image": ("mirror/vllm:v0.33.0", {}),
     "engine.device": (
         "cpu",
-        {**FIXED, **{f"{r}.resources": {"limits": {"memory": "512Gi"}} for r in ("prefill", "decode")}},
+        {
+            **FIXED,
+            "engine.kv.blockSize": 32,
+            **{f"{r}.resources": {"limits": {"memory": "512Gi"}} for r in ("prefill", "decode")},
+        },
     ),
     "engine.connector": ("baked", {}),
     "engine.args": (["--max-num-seqs", "128"], {}),

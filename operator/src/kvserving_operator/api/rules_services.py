@@ -49,8 +49,8 @@ _EXAMPLE = EXTERNAL[_SCHEMES[0]].example
 URL_FORMS = {"s3": "^s3://[a-z0-9][-a-z0-9.]*(/[^ ]*)?$", "external": form_of(EXTERNAL)}
 ENDPOINT_FORM = "^https?://[^@ ?#]+$"
 _TYPE = "(has(self.type) ? self.type : (has(self.size) ? 'valkey' : 'none'))"
-# Names of parameters in an address whose values are not for everyone.
-_SECRETS = (
+# Names of parameters in an address whose values are not for everyone; plan/check_cache.py leaves such an address out.
+SECRETS = (
     "(?i)[?&;#]([-a-z0-9_.]*(passw|pwd|secret|token|credential|signature|(api|access|private)[-_]?key)[-a-z0-9_.]*"
     "|auth|pass|pw|key|sig|user|username)="
 )
@@ -162,7 +162,7 @@ L2 = _at(
         "no credentials in url",
         "!has(self.url) || (!self.url.matches('^([A-Za-z0-9+.-]*://)?[^/]*@') "
         "&& !(has(self.type) && self.type in ['mooncake', 'external'] && self.url.contains('@')) "
-        f"&& !self.url.matches('{_SECRETS}'))",
+        f"&& !self.url.matches('{SECRETS}'))",
         "holds credentials, which would be visible to everyone: put them into a Secret "
         "and name it in spec.cache.l2.secretRef",
         "url",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ..amounts import enough, quantity, size
 from ..api.fault_words import suggestion
 from ..api.faults import Fault
-from ..api.rules_services import ENDPOINT_FORM, URL_FORMS
+from ..api.rules_services import ENDPOINT_FORM, SECRETS, URL_FORMS
 from ..api.stores import EXTERNAL, External
 from ..api.v1alpha1 import L2
 from ..connectors import (
@@ -137,7 +137,7 @@ def _addresses(l2: L2) -> Iterator[Fault]:
         ("endpoint", l2.endpoint, "https://host", ENDPOINT_FORM),
     ):
         # A rule refuses what holds credentials or has another form, whatever else is wrong with it.
-        if written is None or "@" in written or not re.search(allowed, written):
+        if written is None or "@" in written or re.search(SECRETS, written) or not re.search(allowed, written):
             continue
         if store is not None and field == "url":
             problem = addresses.refusal(written, store)
