@@ -119,13 +119,19 @@ class Lane:
             if "store" in task.parts:
                 words.append(f"--store={folder}/store")
             limit = seconds + GRACE_SECONDS
-            status = run_engine([*words, "--", *self.more], environment(device), log, limit, self._running)
+            late = False
+            try:
+                status = run_engine([*words, "--", *self.more], environment(device), log, limit, self._running)
+            except subprocess.TimeoutExpired:
+                status, late = f"was stopped when the budget had ended, after {limit:.0f} s", True
             told = [json.loads(line) for line in found.read_text().splitlines()]
             fault = "" if status == 0 else f"the engine {status}: {ended(log)}"
+            # One that has begun to measure writes down by itself what the budget leaves no time for.
+            outcome = LEFT_OUT if late and not told else FAILED
         for one in told:
             self._add(one.pop("part"), task.side, one.pop("outcome"), time.monotonic() - one.pop("took"), **one)
         for part in task.parts[len(told) :]:
-            self._add(part, task.side, FAILED, started, fault=fault)
+            self._add(part, task.side, outcome, started, fault=fault)
         if fault and len(told) == len(task.parts):
             self._add("end", task.side, FAILED, started, fault=fault)
 
@@ -140,7 +146,10 @@ def run_engine(
     seconds: float,
     running: set[subprocess.Popen[bytes]],
 ) -> str | int:
-    """Run one engine and all of its processes; return 0, or how it ended. While it runs it is one of ``running``."""
+    """Run one engine and all of its processes; return 0, or how it ended. While it runs it is one of ``running``.
+
+    Raises subprocess.TimeoutExpired when it is stopped after ``seconds``.
+    """
     with log.open("w") as written:
         process = subprocess.Popen(
             [sys.executable, "-m", "e2e.gpu.first_tokens_engine", *words],
@@ -153,9 +162,6 @@ def run_engine(
         running.add(process)
         try:
             status = process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return f"was stopped after {seconds:.0f} s"
-        else:
             return status and f"ended with status {status}"
         finally:
             kill(process)

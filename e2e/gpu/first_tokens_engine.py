@@ -19,7 +19,7 @@ from kvserving_connector.core.cost import EVIDENCE, FIRST_DWELL
 
 from . import models
 from .engine import HITS, OWN, PENDING, WRITTEN_BYTES, Engine, Settings, link, made
-from .records import FAILED, LEFT_OUT, MEASURED
+from .records import FAILED, LEFT_OUT, MEASURED, told
 from .rounds import RUNS, Turn, plan, verdicts
 from .sides import SIDES, Side
 from .timed import SHAPES, Timed
@@ -297,7 +297,7 @@ def looked(trial: Trial, part: str) -> Found:
     except Exception as fault:
         # Whatever it is: the parts after this one are worth their time.
         print("".join(traceback.format_exception(fault)), file=sys.stderr, flush=True)
-        found = {"outcome": FAILED, "fault": f"{type(fault).__name__}: {fault}"[:FAULT_CHARACTERS]}
+        found = {"outcome": FAILED, "fault": told(fault)[:FAULT_CHARACTERS]}
     else:
         found["outcome"] = FAILED if found["problems"] else MEASURED
     return {"part": part, "took": round(time.monotonic() - started, 2), "facts": trial.facts, **found}

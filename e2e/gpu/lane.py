@@ -20,7 +20,7 @@ from e2e.local.stage import REPOSITORY, Service, Stage
 
 from . import faults, memory, steps
 from .asked import Asked
-from .records import FAILED, LEFT_OUT, MEASURED, Records
+from .records import FAILED, LEFT_OUT, MEASURED, Records, told
 from .shapes import Shape
 from .steps import Found, Yardstick
 from .variants import VARIANTS, Lane, Variant, groups
@@ -29,6 +29,7 @@ MODEL_SECONDS = 240.0
 YARDSTICK = "single"
 KEPT_SECONDS = 2.0
 """For which an idle connection is kept."""
+NO_TIME = "no time is left of the budget"
 _LOG_LINES = 80
 _FAULT_CHARACTERS = 4000
 
@@ -42,6 +43,10 @@ class Step:
     applies: Callable[[Variant], bool]
     compares: bool = True
     """Whether it needs the yardstick's answers."""
+
+
+class Late(Exception):
+    """A step took longer than it may."""
 
 
 def _pair(variant: Variant) -> bool:
@@ -91,6 +96,8 @@ class Lanes:
     together: int
     yardstick: Yardstick = field(default_factory=Yardstick)
     _started: float = field(default_factory=time.monotonic)
+    _not_begun: set[str] = field(default_factory=set)
+    """Variants that there was no time to bring up."""
 
     def left(self) -> float:
         """Return the seconds that are left of the budget."""
@@ -115,15 +122,24 @@ class Lanes:
     def _model(self) -> Path | None:
         """Make the model by the engines' interpreter; None, and a record, when it cannot be made."""
         started = time.monotonic()
-        done = subprocess.run(
-            [self.engine_python, "-m", "e2e.gpu.models", self.shape.model, str(self.models)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])},
-            cwd=REPOSITORY,
-            capture_output=True,
-            text=True,
-            timeout=MODEL_SECONDS,
-            check=False,
-        )
+        seconds = min(MODEL_SECONDS, self.left())
+        try:
+            done = subprocess.run(
+                [self.engine_python, "-m", "e2e.gpu.models", self.shape.model, str(self.models)],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])},
+                cwd=REPOSITORY,
+                capture_output=True,
+                text=True,
+                timeout=max(0.0, seconds),
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            if seconds < MODEL_SECONDS:
+                fault = "the budget ended before the model was made, and with it all steps are left out"
+                self.records.add("model", "", LEFT_OUT, started, fault=fault)
+            else:
+                self.records.add("model", "", FAILED, started, fault=f"not made within {MODEL_SECONDS:g} s")
+            return None
         if done.returncode:
             self.records.add("model", "", FAILED, started, fault=done.stderr[-_FAULT_CHARACTERS:])
             return None
@@ -139,19 +155,27 @@ class Lanes:
                 for name in names:
                     for variant in variants:
                         service = up[variant.name]
-                        if STEPS[name].applies(variant) and service is not None:
+                        if not STEPS[name].applies(variant):
+                            continue
+                        if variant.name in self._not_begun:
+                            self.records.add(name, variant.name, LEFT_OUT, time.monotonic(), fault=NO_TIME)
+                        elif service is not None:
                             self._step(name, variant, service, model)
             finally:
                 list(pool.map(Stage.clear, stages.values()))
 
     def _up(self, variant: Variant, stage: Stage, model: Path) -> Service | None:
-        """Bring a variant up; None, and a record, when it does not come up."""
+        """Bring a variant up; None, and a record, when it does not come up, or the budget ends before it is."""
         started = time.monotonic()
-        stage.up_seconds = max(1.0, self.left())
+        stage.up_seconds = self.left()
         lane = Lane(variant.name, model, variant=variant, shape=self.shape)
         try:
+            if stage.up_seconds < 1:
+                return self._unbegun(variant, started, NO_TIME)
             service = stage.show(lane)
-        except (AssertionError, subprocess.TimeoutExpired) as fault:
+        except subprocess.TimeoutExpired:
+            return self._unbegun(variant, started, f"the budget ended {stage.up_seconds:.0f} s after this was begun")
+        except AssertionError as fault:
             text = str(fault)
             self.records.add("up", variant.name, FAILED, started, fault=text[:_FAULT_CHARACTERS])
             self._log(f"up {variant.name}\n{text}")
@@ -159,11 +183,15 @@ class Lanes:
         self.records.add("up", variant.name, MEASURED, started)
         return service
 
+    def _unbegun(self, variant: Variant, started: float, fault: str) -> None:
+        self._not_begun.add(variant.name)
+        self.records.add("up", variant.name, LEFT_OUT, started, fault=fault)
+
     def _step(self, name: str, variant: Variant, service: Service, model: Path) -> None:
         started = time.monotonic()
         seconds = min(STEPS[name].seconds, self.left())
         if seconds < 1:
-            self.records.add(name, variant.name, LEFT_OUT, started, fault="no time is left of the budget")
+            self.records.add(name, variant.name, LEFT_OUT, started, fault=NO_TIME)
             return
         if STEPS[name].compares and not self.yardstick.lengths:
             self.records.add(name, variant.name, LEFT_OUT, started, fault="there is no yardstick to compare with")
@@ -172,13 +200,11 @@ class Lanes:
             found = asyncio.run(self._look(name, variant, service, model, seconds))
         except Exception as fault:
             # Whatever it is: the steps after this one are worth their time.
-            if isinstance(fault, TimeoutError) and seconds < STEPS[name].seconds:
+            if isinstance(fault, Late) and seconds < STEPS[name].seconds:
                 self.records.add(name, variant.name, LEFT_OUT, started, fault="the budget ended before it did")
                 return
             text = "".join(traceback.format_exception(fault))
-            self.records.add(
-                name, variant.name, FAILED, started, fault=f"{type(fault).__name__}: {fault}"[:_FAULT_CHARACTERS]
-            )
+            self.records.add(name, variant.name, FAILED, started, fault=told(fault)[:_FAULT_CHARACTERS])
             self._log(f"{name} {variant.name}\n{text}\n{service.logs(_LOG_LINES)}")
             return
         outcome = FAILED if found["problems"] else MEASURED
@@ -192,9 +218,15 @@ class Lanes:
     async def _look(self, name: str, variant: Variant, service: Service, model: Path, seconds: float) -> Found:
         # An engine's server closes what is idle for five seconds, also in the moment in which a request goes out.
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEPT_SECONDS)
-        async with asyncio.timeout(seconds), aiohttp.ClientSession(connector=connector) as session:
-            asked = Asked(service, self.shape, Texts(model), session, variant.name)
-            return await STEPS[name].run(asked, self.yardstick)
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit, aiohttp.ClientSession(connector=connector) as session:
+                asked = Asked(service, self.shape, Texts(model), session, variant.name)
+                return await STEPS[name].run(asked, self.yardstick)
+        except TimeoutError as fault:
+            if limit.expired():
+                raise Late(f"not over after {seconds:g} s, the most it may take") from fault
+            raise
 
     def _log(self, text: str) -> None:
         """Keep what is too long for a record beside the records."""

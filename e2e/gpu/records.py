@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +53,15 @@ class Records:
         with self.file.open("ab") as lines:
             lines.write((("\n" if _torn(self.file) else "") + line + "\n").encode())
         print(line, flush=True)
+
+
+def told(fault: BaseException) -> str:
+    """Return an exception's kind and text; where it has none, the line that raised it, so that no reason is empty."""
+    if text := str(fault).strip():
+        return f"{type(fault).__name__}: {text}"
+    frames = traceback.extract_tb(fault.__traceback__)
+    where = f" in {frames[-1].name} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(fault).__name__} without a text{where}"
 
 
 class Damaged(ValueError):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ class Stage:
     def show(self, topology: Any) -> Any:
         if topology.name == "staged":
             raise AssertionError("kvserving up ended with 3: no module vllm")
+        if topology.name == "staged-large":
+            raise subprocess.TimeoutExpired(["kvserving", "up"], self.up_seconds)
         return self
 
     def logs(self, lines: int) -> str:
@@ -106,6 +111,70 @@ def test_what_the_budget_has_no_time_for_is_left_out(lanes: lane.Lanes) -> None:
     lanes.budget = 0.5
     lanes.run(["plain"], ["aborts"])
     assert ("plain", "aborts", "left out") in outcomes(lanes)
+
+
+def test_a_service_that_the_budget_ends_before_it_is_up_is_left_out_with_its_steps(lanes: lane.Lanes) -> None:
+    lanes.run(["staged-large", "plain"], ["aborts"])
+    assert outcomes(lanes)[2:] == [
+        ("staged-large", "up", "left out"),
+        ("staged-large", "aborts", "left out"),
+        ("plain", "up", "measured"),
+        ("plain", "aborts", "measured"),
+    ]
+    assert lanes.records.failed == 0
+    assert lanes.records.written[2]["fault"] == "the budget ended 60 s after this was begun"
+    assert all(stage.cleared for stage in stages)
+
+
+def test_a_service_that_no_time_is_left_for_is_not_begun(lanes: lane.Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stage, "show", None)
+    lanes.budget = 0.5
+    lanes.run(["plain"], ["aborts"])
+    assert ("plain", "up", "left out") in outcomes(lanes)
+    assert lanes.records.failed == 0
+
+
+@pytest.mark.parametrize(("most", "budget", "outcome"), [(240.0, 0.0, "left out"), (0.0, 60.0, "failed")])
+def test_a_model_that_is_not_made_in_time_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: float, budget: float, outcome: str
+) -> None:
+    monkeypatch.setattr(lane, "MODEL_SECONDS", most)
+    records = Records(tmp_path / "raw.jsonl", {})
+    found = lane.Lanes(TINY, sys.executable, tmp_path, tmp_path, tmp_path / "kept", records, budget, 1)
+    found.run(["plain"], ["fresh"])
+    assert [(one["step"], one["outcome"]) for one in read(records.file)] == [("model", outcome)]
+
+
+async def stuck(asked: Asked, yardstick: Yardstick) -> dict[str, Any]:
+    await asyncio.Event().wait()
+    return {}
+
+
+async def given_up(asked: Asked, yardstick: Yardstick) -> dict[str, Any]:
+    raise TimeoutError
+
+
+def test_a_step_that_takes_too_long_says_how_long_that_is(lanes: lane.Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lane.STEPS, "aborts", lane.Step(stuck, 1, lambda variant: variant.prefill > 0))
+    lanes.run(["plain"], ["aborts"])
+    assert lanes.records.written[-1]["outcome"] == "failed"
+    assert lanes.records.written[-1]["fault"] == "Late: not over after 1 s, the most it may take"
+
+
+def test_a_step_that_the_budget_ends_is_left_out(lanes: lane.Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(lane.STEPS, "aborts", lane.Step(stuck, 90, lambda variant: variant.prefill > 0))
+    lanes.budget = 2.0
+    lanes.run(["plain"], ["aborts"])
+    assert lanes.records.written[-1]["outcome"] == "left out"
+
+
+def test_a_fault_without_a_text_names_its_place_whatever_is_left_of_the_budget(
+    lanes: lane.Lanes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(lane.STEPS, "aborts", lane.Step(given_up, 90, lambda variant: variant.prefill > 0))
+    lanes.run(["plain"], ["aborts"])
+    assert lanes.records.written[-1]["outcome"] == "failed"
+    assert "TimeoutError without a text in given_up (test_lane.py, line " in lanes.records.written[-1]["fault"]
 
 
 def test_without_a_yardstick_nothing_is_compared(lanes: lane.Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
