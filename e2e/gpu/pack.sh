@@ -3,11 +3,26 @@
 #
 # common.tar.xz has what vLLM, the connector, the operator and the router need beyond what the host's Python has
 # (host-has.txt), vllm-VERSION.tar.xz vLLM itself; of a second version only what differs from the first. Of CUDA code
-# only that for GPU (default 90, an H100 or H200) is kept. With KVCACHED=PYTHON, an interpreter that has torch and setuptools,
-# kvcached's source archive is added. The first version decides what the packages in common are. Wants uv, xz, a network
-# and 4 GiB; run it in the checkout.
+# only that for GPU (default 90, an H100 or H200) is kept. With KVCACHED_PYTHON, an interpreter that has torch and
+# setuptools, kvcached's source archive is added. The first version decides what the packages in common are. Wants uv,
+# xz, a network and 4 GiB; run it in the checkout.
 set -euo pipefail
-folder=${1:?usage: pack.sh FOLDER VERSION [VERSION]} first=${2:?} second=${3:-}
+usage='pack.sh FOLDER VERSION [VERSION], such as pack.sh parts 0.33.0'
+if [ $# -lt 2 ] || [ $# -gt 3 ]; then
+    echo "pack.sh: takes a folder and one or two versions of vLLM: $usage" >&2
+    exit 2
+fi
+folder=$1 first=$2 second=${3:-}
+for tool in uv xz python3; do
+    if ! command -v "$tool" > /dev/null; then
+        echo "pack.sh: no program $tool on PATH: install it; .venv/bin has uv after make install" >&2
+        exit 2
+    fi
+done
+if [ -n "${KVCACHED:-}" ]; then
+    echo "pack.sh: KVCACHED is for unpack.sh: name an interpreter that has torch and setuptools as KVCACHED_PYTHON" >&2
+    exit 2
+fi
 here=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
@@ -33,7 +48,8 @@ get "$work/common" "vllm==$first" nixl-cu13==1.5.1 nixl==1.5.1 wrapt posix_ipc s
     include uvloop pycountry/locales flashinfer/data kubernetes/aio)
 for version in "$first" $second; do
     get "$work/$version" "vllm==$version" --no-deps
-    (cd "$work/$version/vllm" && rm -rf vllm-rs vllm_flash_attn/_vllm_fa2_C* third_party/fmha_sm100 third_party/deep_gemm)
+    (cd "$work/$version/vllm" && rm -rf vllm-rs vllm_flash_attn/_vllm_fa2_C* third_party/fmha_sm100 \
+        third_party/deep_gemm)
     find "$work/$version" -name '*.so' -exec python3 "$here/e2e/gpu/one_gpu.py" "${GPU:-90}" {} +
 done
 find "$work" -name __pycache__ -prune -exec rm -rf {} +
@@ -45,10 +61,10 @@ fi
 pack "$work/common" common.tar.xz
 for version in "$first" $second; do pack "$work/$version" "vllm-$version.tar.xz"; done
 python3 -m pip download --quiet --no-deps --only-binary :all: --dest "$folder" setuptools
-if [ -n "${KVCACHED:-}" ]; then
+if [ -n "${KVCACHED_PYTHON:-}" ]; then
     # pip asks the sources for their metadata, which wants torch and a folder for CUDA, and compiles nothing.
-    CUDA_HOME=$work python3 -m pip --python "$KVCACHED" download --quiet --no-deps --no-build-isolation --no-binary :all: \
-        --require-hashes -r "$here/requirements/kvcached.txt" --dest "$folder"
+    CUDA_HOME=$work python3 -m pip --python "$KVCACHED_PYTHON" download --quiet --no-deps --no-build-isolation \
+        --no-binary :all: --require-hashes -r "$here/requirements/kvcached.txt" --dest "$folder"
 fi
 (cd "$folder" && sha256sum -- *.tar.xz > SHA256SUMS)
 ls -l "$folder"

@@ -4,11 +4,33 @@
 # PARTS holds common.tar.xz and vllm-VERSION.tar.xz, whole or cut into .00, .01, ..., and SHA256SUMS of the whole ones.
 # An archive that lists files in .same has these from the version that was unpacked before: name that one as BASE.
 # The environment is one of python3 (PYTHON), whose packages it sees behind its own: torch is not in the archives. With
-# a source archive of kvcached in PARTS, and KVCACHED=1, that is built into it. Run it in the checkout.
+# a source archive of kvcached in PARTS, which pack.sh adds with KVCACHED_PYTHON, and KVCACHED=1, that is built into it.
+# Wants xz. Run it in the checkout.
 set -euo pipefail
-parts=${1:?usage: unpack.sh PARTS FOLDER VERSION} folder=${2:?} version=${3:?}
+failed() { echo "unpack.sh: $1" >&2; exit 2; }
+[ $# -eq 3 ] || failed 'takes two folders and a version: PARTS FOLDER VERSION, such as unpack.sh parts engines 0.33.0'
+parts=$1 folder=$2 version=$3
 python=${PYTHON:-python3}
 here=$(cd "$(dirname "$0")/../.." && pwd)
+for tool in xz "$python"; do
+    command -v "$tool" > /dev/null || failed "no program $tool on PATH: install it"
+done
+[ -d "$parts" ] || failed "no folder $parts: it is the one that pack.sh has made"
+made="pack.sh FOLDER $version makes it"
+for name in common.tar.xz "vllm-$version.tar.xz"; do
+    # Whole, or cut into pieces; what was unpacked before is not needed again.
+    unpacked=$folder/${name%.tar.xz}/.complete
+    [ -e "$unpacked" ] || [ -e "$parts/$name" ] || [ -e "$parts/$name.00" ] || failed "no $name in $parts: $made"
+    [ -e "$unpacked" ] || grep -qsE "  $name\$" "$parts/SHA256SUMS" \
+        || failed "no line for $name in $parts/SHA256SUMS: $made beside the archives"
+done
+case ${KVCACHED:-0} in
+    0) ;;
+    1) compgen -G "$parts/kvcached-*.tar.gz" > /dev/null \
+        || failed "KVCACHED=1: no kvcached-*.tar.gz in $parts: pack.sh adds it with KVCACHED_PYTHON"
+       compgen -G "$parts/setuptools-*.whl" > /dev/null || failed "KVCACHED=1: no setuptools-*.whl in $parts: $made" ;;
+    *) failed "KVCACHED=$KVCACHED: takes 0 or 1; the interpreter of the sources is KVCACHED_PYTHON, of pack.sh" ;;
+esac
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 
@@ -33,7 +55,8 @@ unpack() {
             ln -f "$folder/vllm-$base/$file" "$target/$file"
         done < "$target/.same"
     fi
-    "$python" -m compileall -q -j 0 "$target" > "$target/.compiled" 2>&1 || true   # files for other Pythons do not compile
+    # Files for other Pythons do not compile.
+    "$python" -m compileall -q -j 0 "$target" > "$target/.compiled" 2>&1 || true
     touch "$target/.complete"
 }
 

@@ -218,9 +218,7 @@ def test_a_part_that_fails_is_told_and_the_next_one_goes_on(monkeypatch: pytest.
     monkeypatch.setattr(engine, "forget", lambda: next(iter(())))
     found = trial("worker", engine)
     assert [looked(found, part)["outcome"] for part in ("tiers", "flood")] == ["failed", "measured"]
-    assert (
-        looked(found, "tiers")["fault"].startswith("StopIteration without a text in <lambda> (test_first_tokens.py")
-    )
+    assert looked(found, "tiers")["fault"].startswith("StopIteration without a text in <lambda> (test_first_tokens.py")
 
 
 def test_one_answer_to_all_prompts_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

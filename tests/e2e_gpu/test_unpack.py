@@ -1,10 +1,11 @@
-"""``e2e/gpu/unpack.sh`` with archives that hold next to nothing."""
+"""``e2e/gpu/unpack.sh`` with archives that hold next to nothing, and what it and ``pack.sh`` say of what they lack."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "e2e" / "gpu" / "unpack.sh"
+PACK = SCRIPT.with_name("pack.sh")
 
 
 def archive(folder: Path, name: str, files: dict[str, str]) -> None:
@@ -94,3 +96,83 @@ def test_a_version_that_needs_another_one_says_so(parts: Path) -> None:
     done = unpack(parts, "0.9")
     assert done.returncode != 0
     assert "vllm-0.9.tar.xz has files from another version: name it by BASE" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("lost", "said"),
+    [
+        ("common.tar.xz", "no common.tar.xz in {parts}: pack.sh FOLDER 1.0 makes it"),
+        ("vllm-1.0.tar.xz", "no vllm-1.0.tar.xz in {parts}: pack.sh FOLDER 1.0 makes it"),
+        (
+            "SHA256SUMS",
+            "no line for common.tar.xz in {parts}/SHA256SUMS: pack.sh FOLDER 1.0 makes it beside the archives",
+        ),
+    ],
+)
+def test_what_the_folder_lacks_is_named_and_how_it_is_made(parts: Path, lost: str, said: str) -> None:
+    (parts / lost).unlink()
+    done = unpack(parts, "1.0")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"unpack.sh: {said.format(parts=parts)}\n"
+
+
+def test_what_was_unpacked_needs_no_archive_again(parts: Path) -> None:
+    assert unpack(parts, "1.0").returncode == 0
+    (parts / "common.tar.xz").unlink()
+    done = unpack(parts, "1.0")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("1", "KVCACHED=1: no kvcached-*.tar.gz in "),
+        (
+            "/usr/bin/python3",
+            "KVCACHED=/usr/bin/python3: takes 0 or 1; the interpreter of the sources is KVCACHED_PYTHON",
+        ),
+    ],
+)
+def test_kvcached_is_not_built_of_nothing(parts: Path, given: str, said: str) -> None:
+    done = unpack(parts, "1.0", KVCACHED=given)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"unpack.sh: {said}")
+
+
+def pack(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the script where there is no program but those that it needs before it says what it lacks."""
+    bash, programs = shutil.which("bash"), folder / "programs"
+    assert bash is not None
+    programs.mkdir()
+    return subprocess.run(
+        [bash, str(PACK), *words],
+        env={"PATH": str(programs), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+def test_packing_says_what_it_takes(tmp_path: Path) -> None:
+    done = pack(tmp_path, str(tmp_path / "parts"))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "pack.sh: takes a folder and one or two versions of vLLM: pack.sh FOLDER VERSION [VERSION], "
+        "such as pack.sh parts 0.33.0\n"
+    )
+
+
+def test_packing_says_which_program_is_missing(tmp_path: Path) -> None:
+    done = pack(tmp_path, str(tmp_path / "parts"), "0.33.0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("pack.sh: no program uv on PATH: install it")
+    assert not (tmp_path / "parts").exists()
+
+
+def test_packing_refuses_the_variable_of_unpacking(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = pack(tmp_path, str(tmp_path / "parts"), "0.33.0", KVCACHED="1", PATH=path)
+    assert done.returncode == 2
+    assert "name an interpreter that has torch and setuptools as KVCACHED_PYTHON" in done.stderr
+    assert not (tmp_path / "parts").exists()
