@@ -17,6 +17,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import e2e.gpu.needed  # noqa: F401
 from e2e.local import real_model
 from tests.kept import kept
 
@@ -29,6 +30,11 @@ from .variants import VARIANTS
 
 ENGINES = 8
 """Of all services that are up at once, at most: so many may share one GPU."""
+
+ENGINES_OF_GPUS = (
+    "name the interpreter with vLLM for CUDA, nixl and our connector by --engine-python or KVSERVING_ENGINE_PYTHON; "
+    "docs/quickstart-gpu-host.md makes one, and without a network e2e/gpu/unpack.sh"
+)
 
 
 def main() -> int:
@@ -61,6 +67,8 @@ def main() -> int:
     if too_long := [tokens for tokens in timed if tokens >= shape.context]:
         parser.error(f"--timed {too_long[0]}: the context of {shape.name} is {shape.context} tokens")
     shape = replace(shape, exact=arguments.exact, timed=timed)
+    if shape.device == "gpu" and not gpus.visible():
+        parser.error(f"--device gpu: {records.NO_GPU}; --device cpu runs the lane without one")
     if shape.device == "gpu" and len(visible := gpus.visible()) == 1:
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible * ENGINES)
         shape = on_one_gpu(shape)
@@ -71,12 +79,17 @@ def main() -> int:
     try:
         python = real_model.engine_python({"KVSERVING_ENGINE_PYTHON": arguments.engine_python or ""})
     except real_model.NoEngine as reason:
-        parser.error(str(reason))
+        # The engines of `make install-engine` are for a CPU.
+        parser.error(str(reason) if shape.device == "cpu" else f"{_asked(arguments.engine_python)}: {ENGINES_OF_GPUS}")
     try:
         found = records.versions(python)
     except ValueError as reason:
         parser.error(f"--engine-python {python}: {reason}")
-    common = {"device": records.machine(shape.device), "shape": shape.name, "exact": shape.exact, "versions": found}
+    try:
+        device = records.machine(shape.device)
+    except ValueError as reason:
+        parser.error(f"--device {shape.device}: {reason}")
+    common = {"device": device, "shape": shape.name, "exact": shape.exact, "versions": found}
     with tempfile.TemporaryDirectory(prefix="lane-") as folder:
         lanes = Lanes(
             shape=shape,
@@ -90,6 +103,10 @@ def main() -> int:
         )
         lanes.run(variants, steps)
         return int(lanes.records.failed > 0)
+
+
+def _asked(python: str | None) -> str:
+    return f"--engine-python {python} is not a program" if python else "no interpreter of the engines is named"
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ the rate.
 
 from __future__ import annotations
 
+import argparse
 import random
 import statistics
 import sys
 import time
 
+import e2e.gpu.needed  # noqa: F401
 import torch
 
 from kvserving_connector.vllm.staging.rows import Rows
@@ -26,6 +28,10 @@ TIMES = 12
 
 def main() -> int:
     """Compare and time both; return the exit status: 1 when they differ."""
+    parser = argparse.ArgumentParser(prog="python -m e2e.gpu.copies", description="Copies of staged transfers, alone.")
+    parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("torch finds no GPU here: what is timed are copies on one")
     layers, between = [], []
     for number in range(LAYERS):
         layers.append(torch.randint(0, 255, (BLOCKS, BLOCK_BYTES), dtype=torch.uint8, device="cuda"))

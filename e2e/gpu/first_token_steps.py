@@ -19,9 +19,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+import e2e.gpu.needed  # noqa: F401
 from tests.kept import kept
 
-from . import models, traces
+from . import models, needed, traces
 from .core_calls import Call, taken, watch
 from .engine import Engine, Settings, made
 from .sides import SIDES
@@ -106,10 +107,12 @@ def main() -> int:
     parser.add_argument("--trace", type=Path, metavar="FOLDER", help="for Chrome's trace viewer: SIDE-LENGTH.json")
     own, behind = parted(sys.argv[1:])
     arguments, more = parser.parse_args(own), vllm_settings(behind)
+    if missing := needed.lacking(needed.ENGINE_MODULES):
+        parser.error(missing)
     shape, lengths = SHAPES[arguments.shape], [int(length) for length in arguments.lengths.split(",")]
     model = models.make(shape.model, arguments.models)
     print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)
-    missing = False
+    absent = False
     for name in arguments.sides:
         side = SIDES[name]
         extra = side.extra(shape.l1_bytes, shape.device, None, shape.store_bytes) if side.connector else {}
@@ -121,7 +124,7 @@ def main() -> int:
         for length in lengths:
             for state, of in looked(engine, length, arguments.times).items():
                 print(f"| {' | '.join((name, f'{length:,}', state, *_cells(of)))} |", flush=True)
-                missing |= state == "L1" and all(one["computed"] >= length for one in of)
+                absent |= state == "L1" and all(one["computed"] >= length for one in of)
                 if arguments.out:
                     with arguments.out.open("a") as lines:
                         lines.write(json.dumps({"side": name, "tokens": length, "from": state, "told": of}) + "\n")
@@ -129,7 +132,7 @@ def main() -> int:
                 arguments.trace.mkdir(parents=True, exist_ok=True)
                 trace(engine, length, arguments.trace.resolve() / f"{name}-{length}.json")
         engine.close()
-    return int(missing)
+    return int(absent)
 
 
 def _cells(of: list[dict[str, float]]) -> list[str]:

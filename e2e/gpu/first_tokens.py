@@ -26,11 +26,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import e2e.gpu.needed  # noqa: F401
 from tests.kept import kept
 
 from kvserving_operator.local import gpus
 
-from . import records
+from . import needed, records
 from .records import FAILED, LEFT_OUT, Records
 from .sides import DEFAULT, SIDES
 from .timed import GIB, SHAPES, Timed
@@ -216,6 +217,8 @@ def main() -> int:
     own, behind = parted(sys.argv[1:])
     arguments = parser.parse_args(own)
     shape = SHAPES[arguments.shape]
+    if missing := needed.lacking(needed.ENGINE_MODULES):
+        parser.error(missing)
     if arguments.l1_gib is not None:
         shape = replace(shape, l1_bytes=int(arguments.l1_gib * GIB))
     sides = arguments.sides.split(",")
@@ -226,17 +229,22 @@ def main() -> int:
     lengths = [int(length) for length in arguments.lengths.split(",")] if arguments.lengths else list(shape.lengths)
     devices: list[str | None] = [None]
     if shape.device == "gpu":
-        devices = list(gpus.visible()[: arguments.jobs])
+        if not (devices := list(gpus.visible()[: arguments.jobs])):
+            parser.error(f"--shape {shape.name}: {records.NO_GPU}; --shape tiny runs without one")
         if len(devices) < arguments.jobs:
             parser.error(f"--jobs {arguments.jobs}: each takes a GPU, and there are {len(devices)}")
     elif arguments.jobs > 1:
         parser.error(f"--jobs {arguments.jobs}: engines on a CPU would measure each other")
+    try:
+        device = records.machine(shape.device)
+    except ValueError as reason:
+        parser.error(f"--shape {shape.name}: {reason}")
     started = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "e2e.gpu.models", shape.model, str(arguments.models)], cwd=_REPOSITORY, check=True
     )
     common = {
-        "device": records.machine(shape.device),
+        "device": device,
         "shape": shape.name,
         "jobs": arguments.jobs,
         "l1_bytes": shape.l1_bytes,

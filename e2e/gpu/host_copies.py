@@ -9,6 +9,7 @@ the calling thread. The exit status is 1 when a byte is wrong.
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import random
 import statistics
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import e2e.gpu.needed  # noqa: F401
 import torch
 
 from kvserving_connector.core.batches import batches
@@ -115,6 +117,12 @@ def every(size: int) -> Callable[[int], Iterable[slice]]:
 
 def main() -> int:
     """Time every way; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m e2e.gpu.host_copies", description="Copies from host memory into a cache's blocks."
+    )
+    parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("torch finds no GPU here: what is timed are copies to one")
     copies, chance = Copies(), random.Random(0)
     sizes = {"one batch, as vLLM": every(BLOCKS * LAYERS)}
     sizes |= {f"batches of {size}": every(size) for size in (256, 1024, 4096)} | {"growing batches, as ours": batches}

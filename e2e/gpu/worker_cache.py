@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import e2e.gpu.needed  # noqa: F401
 from e2e.gpu.engine import FAILED, HITS, LOADED, OWN, PENDING, WRITTEN, Answer, Engine, Settings, made
 from e2e.gpu.words import parted, vllm_settings
 from examples import tiny_model
