@@ -71,3 +71,11 @@ def test_the_large_model_has_the_weights_of_its_configuration() -> None:
     assert TINY.kv_token == 2 * 4 * 2 * 64 * 4
     assert GEMMA3.kv_token == 2 * 34 * 4 * 256 * 2
     assert TINY_GEMMA3.kv_token == 2 * 6 * 2 * 64 * 4
+
+
+def test_the_page_has_every_variant_and_the_tokens_of_the_crowd() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gpu-lane.md").read_text()
+    table = page.partition("## Variants")[2].partition("\n## ")[0]
+    assert [name for name in VARIANTS if f"`{name}`" not in table] == []
+    assert f"each of {GPU.slot_tokens:,} tokens: half of 512Mi" in page
+    assert GPU.large_staging // (GPU.slot_tokens * GPU.kv_token) == 20

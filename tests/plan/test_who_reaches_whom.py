@@ -116,7 +116,7 @@ class World:
                     found.add(URLS[variable["value"]])
         return found
 
-    # From the words of the design, and not from the policies.
+    # From what engines, routers and stores are for, and not from the policies.
 
     def leaves(self, source: End, target: End, port: int, protocol: str) -> bool:
         """Whether ``source`` has to be able to open a connection."""
