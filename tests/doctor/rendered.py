@@ -23,7 +23,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 _MORE: tuple[dict[str, Any], ...] = (
     pair(model={"uri": "s3://models/qwen", "secretRef": "keys"}),
     pair(model={"uri": "hf://Qwen/Qwen3-8B", "cache": {"pvc": "weights"}}),
-    pair(kvcached={"enabled": True, "maxCachedTokens": 1000}, engine={"version": "0.26.0"}),
+    pair(kvcached={"enabled": True, "maxCachedTokens": 1000}),
+    {"kvcached": {"enabled": True}, "engine": {"version": "0.26.0"}},
     pair(router={"type": "vllm-router"}),
     pair(router={"apiKeySecretRef": "clients"}),
     pair(cache={"l2": {"type": "mooncake", "url": "mooncake://10.0.0.1:50051"}}),

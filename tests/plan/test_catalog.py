@@ -77,7 +77,7 @@ def test_kvcached_gate_and_runner_by_version(version: str, runner: str | None, s
     assert build.kvcached_supported is supported
     assert build.kvcached_runner == runner
     if supported:
-        env = render(pair(engine={"version": version}, kvcached={"enabled": True})).prefill.env
+        env = render({"engine": {"version": version}, "kvcached": {"enabled": True}}).decode.env
         assert env.get("VLLM_USE_V2_MODEL_RUNNER") == ("0" if runner == "0" else None)
 
 
@@ -97,6 +97,15 @@ def test_layout_by_version(version: str, layout: str) -> None:
 )
 def test_what_was_not_tested_is_said(version: str, reasons: set[str]) -> None:
     assert {n.reason.value for n in render(pair(engine={"version": version})).plan.notices} == reasons
+
+
+@pytest.mark.parametrize("version", ["0.24.0", "0.28.0", "0.29.0"])
+def test_reads_that_outlast_their_lease_are_told_where_they_are_used(version: str) -> None:
+    messages = "\n".join(str(notice) for notice in render(pair(engine={"version": version})).plan.notices)
+    told = "spec.transfer.lease (30s) may bring another prompt's KV here, and the answer is wrong"
+    assert (told in messages) is (version != "0.29.0")
+    alone = "\n".join(str(notice) for notice in render({"engine": {"version": version}}).plan.notices)
+    assert "lease" not in alone
 
 
 @pytest.mark.parametrize(

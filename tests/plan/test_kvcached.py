@@ -29,6 +29,46 @@ def test_without_staging_the_plan_says_how_slow_transfers_are(staging: str) -> N
     assert [("512Mi or more" in notice.message) for notice in told] == [staging == "0"]
 
 
+WINDOWS = {"uri": "hf://google/gemma-3-12b-it"}
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "refused"),
+    [
+        ("0.24.0", {}, True),
+        ("0.28.0", {}, True),
+        ("0.29.0", {}, False),
+        ("0.29.0", WINDOWS, True),
+        ("0.30.0", WINDOWS, False),
+    ],
+)
+@pytest.mark.parametrize("staging", ["0", "512Mi"])
+def test_prefill_and_decode_are_refused_where_engines_use_what_is_read_after_its_lease(
+    version: str, model: dict[str, Any], refused: bool, staging: str
+) -> None:
+    """Reads from blocks take seconds under kvcached; what finds no late read does not stage."""
+    spec = {"engine": {"version": version}, **({"model": model} if model else {}), **ON}
+    report = faults(pair(transfer={"stagingMemory": staging}, **spec))
+    told = [line for line in report.splitlines() if line.startswith("spec.engine.version: ")]
+    assert [f": {version} uses KV that is read after spec.transfer.lease (30s)" in line for line in told] == [
+        True
+    ] * refused
+    assert ("Use vLLM 0.30.0, leave out spec.prefill, or set spec.kvcached.enabled to false" in report) is refused
+    assert faults(spec) == ""
+
+
+def test_the_version_is_blamed_where_it_is_written() -> None:
+    image = "mirror.example/vllm-openai-kvcached:v0.28.0-kvcached0.1.6"
+    assert faults(pair(engine={"image": image}, **ON)).startswith(
+        "spec.engine.image: 0.28.0 uses KV that is read after"
+    )
+
+
+def test_without_hybrid_memory_a_model_with_windows_has_one_group() -> None:
+    engine = {"version": "0.29.0", "kv": {"hybrid": "disabled"}}
+    assert faults(pair(engine=engine, model=WINDOWS, **ON)) == ""
+
+
 @pytest.mark.parametrize(
     "cache", [{"l1": {"size": "64Gi"}}, {"l2": {"size": "64Gi"}}, {"l1": {"size": "64Gi"}, "l2": {"size": "64Gi"}}]
 )

@@ -138,6 +138,13 @@ class EngineBuild:
         """Whether a connector can say that a request's load failed, the only way with several cache groups."""
         return self.parts >= FAILED_REQUESTS
 
+    def finds_late_reads(self, *, several_groups: bool) -> bool:
+        """Whether KV that was read after its lease was over is not used: vLLM must be told of a failed load for that.
+
+        Other versions use it, and the answer is wrong where it is another prompt's by then.
+        """
+        return self.tells_failed_requests if several_groups else not self.reduced
+
     @property
     def tested(self) -> bool:
         """Whether this minor version was run on this device."""

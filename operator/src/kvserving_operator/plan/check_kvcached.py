@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..api.faults import Fault
 from ..connectors import MOONCAKE, NIXL, OWNERS, TIERED, l2_type, tier_children
-from ..engines import arguments
+from ..engines import arguments, catalog
 from .context import Context
 
 EVENTS = "--kv-events-config"
@@ -17,6 +17,7 @@ def faults(ctx: Context) -> Iterator[Fault]:
     """Faults in what an object combines with ``spec.kvcached``; version and runner belong to the engine's checks."""
     if not ctx.spec.kvcached.enabled or ctx.cpu:
         return
+    yield from _late_reads(ctx)
     yield from _ranks(ctx)
     yield from _pair(ctx)
     yield from _tiers(ctx)
@@ -36,6 +37,23 @@ def _ranks(ctx: Context) -> Iterator[Fault]:
         if section.nodes > 1:
             message = f"{section.nodes}: kvcached reaches ranks over sockets of one host: set it to 1, {_OFF}"
             yield Fault(f"spec.{role}.nodes", message, str(section.nodes))
+
+
+def _late_reads(ctx: Context) -> Iterator[Fault]:
+    """Engines that use what a read brings when its lease is over; under kvcached reads are that slow."""
+    build = ctx.build
+    if not ctx.disaggregated or not build.kvcached_supported:
+        return
+    if build.finds_late_reads(several_groups=ctx.several_groups):
+        return
+    # What finds no late read does not stage either, be it for its version or for the model.
+    of_model = "" if build.reduced else f" for a model with several cache groups (this one: {ctx.facts.kind})"
+    message = (
+        f"{build.version} uses KV that is read after spec.transfer.lease ({ctx.spec.transfer.lease}) is over{of_model}"
+        ", when it may be another prompt's and the answer wrong, and it stages no transfer: under kvcached reads from "
+        f"blocks take seconds. Use vLLM {catalog.text(catalog.NEWEST_KVCACHED)}, leave out spec.prefill, {_OFF}"
+    )
+    yield Fault(ctx.version_field, message, build.version)
 
 
 def _pair(ctx: Context) -> Iterator[Fault]:

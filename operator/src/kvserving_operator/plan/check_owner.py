@@ -44,7 +44,7 @@ def _groups(ctx: Context, workers: tuple[RoleName, ...]) -> Iterator[Fault]:
     build = ctx.build
     if not workers or build.reduced or build.tells_failed_requests:
         return
-    if ctx.facts.several_groups and ctx.profile.hybrid != "disabled":
+    if ctx.several_groups:
         oldest = catalog.text(catalog.FAILED_REQUESTS)
         message = (
             f"the tier that workers own needs vLLM {oldest} or newer for models with several cache groups (this one: "

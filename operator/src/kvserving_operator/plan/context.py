@@ -57,6 +57,11 @@ class Context:
         return self.spec.prefill is not None
 
     @property
+    def several_groups(self) -> bool:
+        """Whether the engines are known to keep several groups of KV cache."""
+        return bool(self.facts.several_groups) and self.profile.hybrid != "disabled"
+
+    @property
     def roles(self) -> tuple[RoleName, ...]:
         """The roles that exist."""
         return ("prefill", "decode") if self.disaggregated else ("decode",)

@@ -50,6 +50,11 @@ def _engine(ctx: Context) -> list[Notice]:
     if build.reduced:
         full = catalog.text(catalog.FULL_SUPPORT)
         message = f"the connector has reduced function on vLLM {build.version}; all of it needs {full} or newer."
+        if ctx.disaggregated:
+            message += (
+                f" A read that takes longer than spec.transfer.lease ({ctx.spec.transfer.lease}) may bring another"
+            )
+            message += " prompt's KV here, and the answer is wrong: elsewhere it is not used."
         found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, ctx.version_field, message))
     if ctx.disaggregated and ctx.spec.transfer.staging_memory.bytes and not ctx.cpu:
         message = "staged transfers were proved on CPU engines and between two GPUs of one host, not over a network: "
