@@ -216,6 +216,22 @@ def test_a_staging_pool_that_would_hold_no_block_is_refused(staging: str, told: 
     assert report.startswith("spec.transfer.stagingMemory: ") is bool(told)
 
 
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_staging_is_refused_where_the_engines_version_has_not_what_it_stands_on(device: str) -> None:
+    def report(version: str, **more: Any) -> str:
+        engine = {"version": version, "device": device}
+        return faults({**pair(engine=engine, transfer={"stagingMemory": "512Mi"}), **more})
+
+    assert report("0.29.0") == ""
+    assert report("0.28.0") == (
+        "spec.transfer.stagingMemory: 512Mi: vLLM 0.28.0 (spec.engine.version) has not what staging stands on, and "
+        "transfers would not be staged: use 0.29.0 or newer, or set it to 0"
+    )
+    assert report("0.28.0", transfer={"stagingMemory": "0"}) == ""
+    assert report("0.28.0", prefill=None) == ""
+    assert "stagingMemory" not in report("0.20.0"), "one fault for a version that does not work at all"
+
+
 def test_the_least_staging_pool_of_an_unknown_model_is_a_mebibyte() -> None:
     def report(size: str) -> str:
         return faults(pair(model={"uri": "hf://nobody/knows"}, transfer={"stagingMemory": size}))

@@ -138,6 +138,11 @@ class EngineBuild:
         """Whether a connector can say that a request's load failed, the only way with several cache groups."""
         return self.parts >= FAILED_REQUESTS
 
+    @property
+    def stages(self) -> bool:
+        """Whether transfers can be staged: the connector finds what staging stands on from 0.29 on."""
+        return not self.reduced
+
     def finds_late_reads(self, *, several_groups: bool) -> bool:
         """Whether KV that was read after its lease was over is not used: vLLM must be told of a failed load for that.
 

@@ -23,6 +23,7 @@ from ..connectors import (
     tier_children,
     weights,
 )
+from ..engines import catalog
 from ..engines.catalog import UPSTREAM_CONNECTORS
 from ..kv_size import block_bytes, block_tokens
 from ..memory import CPU_ENGINE_BYTES, SMALLEST_SHARD, host_memory, ranks_per_pod
@@ -81,9 +82,17 @@ def _one_block(ctx: Context) -> Iterator[Fault]:
 
 
 def _staging(ctx: Context) -> Iterator[Fault]:
-    """A pool that holds no block, so that nothing is ever staged, or that leaves a CPU engine no memory."""
+    """A pool that an engine's version makes none of, that holds no block, or that leaves a CPU engine no memory."""
     asked, kv, device = ctx.spec.transfer.staging_memory, ctx.spec.engine.kv, ctx.build.device
     if not staging_bytes(ctx.spec):
+        return
+    if not ctx.build.stages:
+        if ctx.build.supported:
+            message = (
+                f"{asked}: vLLM {ctx.build.version} ({ctx.version_field}) has not what staging stands on, and "
+                f"transfers would not be staged: use {catalog.text(catalog.FULL_SUPPORT)} or newer, or set it to 0"
+            )
+            yield Fault("spec.transfer.stagingMemory", message, asked)
         return
     blocks = (block_bytes(ctx.facts, kv, ctx.role(role).parallelism, device) for role in ctx.roles)
     block = max((known for known in blocks if known is not None), default=None)
