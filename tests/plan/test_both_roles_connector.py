@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from tests.plan.support import LOCAL, case, faults, pair, render
 
@@ -128,7 +130,8 @@ def test_engines_on_a_cpu_stage_only_where_the_object_says_so(transfer: dict[str
 
 
 def test_roles_that_are_divided_differently_do_not_stage() -> None:
-    for engine in render(pair(decode={"parallelism": {"tensor": 2}}, transfer={"stagingMemory": "512Mi"})).engines:
+    plan = render(pair(decode={"parallelism": {"tensor": 2}}, transfer={"stagingMemory": "512Mi"}))
+    for engine in plan.engines:
         assert engine.transfer is not None
         assert engine.transfer["kv_connector_extra_config"]["staging_bytes"] == 0
 
@@ -152,3 +155,29 @@ def test_kv_buffers_are_on_the_engines_device() -> None:
 
 def test_the_same_connectors_run_on_a_local_site() -> None:
     assert case("02", LOCAL).prefill.transfer == case("02").prefill.transfer
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({}, "there is no spec.prefill"),
+        (pair(decode={"parallelism": {"tensor": 2}}), "tensor is 1, spec.decode.parallelism.tensor 2"),
+        (pair(model={"uri": "hf://google/gemma-3-12b-it"}), "several cache groups (this one: slidingWindow)"),
+        (pair(prefill={"args": ["--spec-method=ngram"]}), "a prefill engine with --spec-method"),
+        (pair(engine={"args": ["--enable-sleep-mode"]}), "a prefill engine with --enable-sleep-mode"),
+    ],
+)  # fmt: skip
+def test_a_pool_for_staging_that_does_nothing_is_told(spec: dict[str, Any], why: str, device: str) -> None:
+    engine = {**spec.get("engine", {}), "device": device}
+    notices = render({**spec, "engine": engine, "transfer": {"stagingMemory": "512Mi"}}).plan.notices
+    (told,) = (notice for notice in notices if notice.path == "spec.transfer.stagingMemory")
+    assert told.reason.value == "SettingWithoutEffect"
+    assert told.message.startswith("512Mi does nothing here: ")
+    assert why in told.message
+
+
+def test_a_pool_that_is_used_is_not_called_idle() -> None:
+    for args in (["--no-enable-sleep-mode"], []):
+        notices = render(pair(engine={"args": args}, transfer={"stagingMemory": "512Mi"})).plan.notices
+        assert [n.reason.value for n in notices if n.path == "spec.transfer.stagingMemory"] == ["Experimental"]

@@ -29,6 +29,40 @@ def test_without_staging_the_plan_says_how_slow_transfers_are(staging: str) -> N
     assert [("512Mi or more" in notice.message) for notice in told] == [staging == "0"]
 
 
+UNEQUAL: dict[str, Any] = {"prefill": {"parallelism": {"tensor": 1}}, "decode": {"parallelism": {"tensor": 2}}}
+
+
+@pytest.mark.parametrize("staging", ["0", "512Mi"])
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (pair(model={"uri": "hf://google/gemma-3-12b-it"}), "several cache groups"),
+        (pair(model=LATENT, **UNEQUAL), "divided differently"),
+    ],
+)
+def test_staging_is_not_advised_where_it_does_nothing(spec: dict[str, Any], why: str, staging: str) -> None:
+    notices = render({**spec, "transfer": {"stagingMemory": staging}, **ON}).plan.notices
+    text = "\n".join(str(notice) for notice in notices)
+    assert "512Mi or more" not in text
+    (told,) = (notice for notice in notices if "500 times slower" in notice.message)
+    assert told.path == "spec.kvcached.enabled"
+    assert why in told.message
+    assert "spec.transfer.lease (30s) is not used: set that to four times" in told.message
+    assert ("spec.transfer.stagingMemory: 512Mi does nothing here" in text) is (staging != "0")
+
+
+def test_without_prefill_nothing_is_said_of_transfers() -> None:
+    (notice,) = render(ON).plan.notices
+    assert (notice.reason.value, notice.path) == ("Experimental", "spec.kvcached.enabled")
+    assert "transfer" not in notice.message.lower()
+
+
+def test_a_bound_of_the_prefix_cache_that_does_nothing_is_told() -> None:
+    (notice,) = render(pair(kvcached={"maxCachedTokens": 16000})).plan.notices
+    assert str(notice).startswith("spec.kvcached.maxCachedTokens: 16000 does nothing here: spec.kvcached.enabled is")
+    assert notice.reason.value == "SettingWithoutEffect"
+
+
 WINDOWS = {"uri": "hf://google/gemma-3-12b-it"}
 
 

@@ -29,6 +29,8 @@ class Reason(StrEnum):
     """A setting whose behaviour may change."""
     NOT_IN_THIS_RELEASE = "NotInThisRelease"
     """A setting that is accepted but does nothing yet."""
+    SETTING_WITHOUT_EFFECT = "SettingWithoutEffect"
+    """A setting that does nothing beside the others of its object."""
     NOT_ON_ONE_MACHINE = "NotOnOneMachine"
     """Settings for a cluster, which do nothing where `kvserving up` runs the service on one machine."""
     ROUTER_OPEN = "RouterOpen"

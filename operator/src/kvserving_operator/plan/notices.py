@@ -10,7 +10,7 @@ from ..connectors import l2_type, roles_with_l2
 from ..engines import catalog
 from ..reasons import Reason
 from ..routers import ROUTERS
-from . import addresses, notices_args, ports, template
+from . import addresses, notices_args, notices_transfer, ports, template
 from .context import Context
 from .types import Notice
 
@@ -18,8 +18,8 @@ from .types import Notice
 def notices(ctx: Context) -> tuple[Notice, ...]:
     """Every notice of a plan, in a fixed order."""
     return (
-        *_engine(ctx), *notices_args.notices(ctx), *_files(ctx), *_facts(ctx), *_tiers(ctx), *_router(ctx),
-        *_network(ctx), *_later(ctx), *_one_machine(ctx),
+        *_engine(ctx), *notices_transfer.notices(ctx), *notices_args.notices(ctx), *_files(ctx), *_facts(ctx),
+        *_tiers(ctx), *_router(ctx), *_network(ctx), *_later(ctx), *_one_machine(ctx),
     )  # fmt: skip
 
 
@@ -56,18 +56,6 @@ def _engine(ctx: Context) -> list[Notice]:
             )
             message += " prompt's KV here, and the answer is wrong: elsewhere it is not used."
         found.append(Notice(Reason.REDUCED_ENGINE_SUPPORT, ctx.version_field, message))
-    if ctx.disaggregated and ctx.spec.transfer.staging_memory.bytes and not ctx.cpu:
-        message = "staged transfers were proved on CPU engines and between two GPUs of one host, not over a network: "
-        message += "compare answers and transfer times on your GPUs before you rely on them."
-        found.append(Notice(Reason.EXPERIMENTAL, "spec.transfer.stagingMemory", message))
-    if ctx.spec.kvcached.enabled:
-        message = "P/D transfer under kvcached is experimental: check TransferVerified and the transfer rate."
-        found.append(Notice(Reason.EXPERIMENTAL, "spec.kvcached.enabled", message))
-        if ctx.disaggregated and not ctx.spec.transfer.staging_memory.bytes:
-            message = "0 under kvcached: NIXL reads memory that kvcached maps some 500 times slower than other memory; "
-            message += "staging transfers avoid that: set it to 512Mi or more. A read that takes longer than "
-            message += f"spec.transfer.lease ({ctx.spec.transfer.lease}) is not used."
-            found.append(Notice(Reason.EXPERIMENTAL, "spec.transfer.stagingMemory", message))
     return found
 
 

@@ -78,6 +78,11 @@ _NOTICES: dict[Reason, tuple[Severity, str, str]] = {
         "the bucket grows without end",
         "give the bucket a lifecycle rule that removes old objects",
     ),
+    Reason.SETTING_WITHOUT_EFFECT: (
+        Severity.WARNING,
+        "who set it counts on what does not happen",
+        "do what the sentence says",
+    ),
     Reason.NOT_ON_ONE_MACHINE: (
         Severity.INFO,
         "`kvserving up` runs without it",
