@@ -142,3 +142,17 @@ def test_the_lease_that_counts_is_prefills(leases: Leases) -> None:
     leases.sent("b", b"HB:r1", 125.1)
     assert certain(leases, "b", lease=10) == TAKEN_UNTIL
     assert certain(leases, "b") == 125.1 + PROLONGED
+
+
+@pytest.mark.parametrize(("seconds", "enough"), [(6.5, True), (9.0, False)])
+def test_four_times_the_longest_read_and_some_seconds_are_enough_for_two_of_them(
+    leases: Leases, seconds: float, enough: bool
+) -> None:
+    """Heartbeats go every sixth of the lease. The first read begins before one is due, the second before its end."""
+    for moment in (105.0, 110.0, 115.0, 120.0):
+        leases.sent("a", b"HB:r1", moment)
+    leases.began("other", ["a"])
+    for moment in (125.0, 130.0):
+        leases.sent("a", b"HB:r1", moment)
+    begins = 124.9 + seconds
+    assert (certain(leases) >= begins + seconds) is enough

@@ -112,7 +112,7 @@ class LeaseAgent:
         logger.error(
             "KVServing: the KV of request %s was read from engine %s for %.1f s and %.1f s beyond what its lease was "
             "certain to last: it may be another prompt's and is not used. Transfers are too slow for kv_lease_duration "
-            "%d, or this engine stood still; make spec.transfer.lease longer",
+            "%d, or this engine stood still; make spec.transfer.lease four times the longest and some seconds more",
             read.request_id,
             read.engine_id,
             now - read.began,

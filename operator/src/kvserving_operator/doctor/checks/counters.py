@@ -115,7 +115,8 @@ def _transfers(where: str, role: str, series: Series) -> Iterator[Finding]:
             f"{reused:.0f} transfers ended after their lease",
             why="decode may have read blocks of another request: vLLM 0.29 and newer compute again, earlier ones use "
             "it, and such answers can be wrong",
-            fix="make spec.transfer.lease longer than the longest pause of a decode engine and the longest transfer",
+            fix="make spec.transfer.lease four times the longest pause of a decode engine, or the longest transfer, "
+            "and some seconds more",
         )
     yield from _expired(where, series)
     failed = series.total("vllm:nixl_num_failed_transfers_total")
