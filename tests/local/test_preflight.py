@@ -282,6 +282,14 @@ def test_another_engine_version_than_the_spec_names_is_refused() -> None:
     fault = preflight.version_fault("0.33.0", ALL)
     assert fault is not None
     assert "spec.engine.version is 0.33.0, but /env/bin/python has vLLM 0.32.0" in fault
+    assert "leave the field out" in fault
+
+
+def test_an_installed_version_that_kvcached_does_not_run_on_is_no_way_out() -> None:
+    fault = preflight.version_fault("0.30.0", ALL, kvcached=True)
+    assert fault is not None
+    assert "has vLLM 0.32.0, on which kvcached does not run: name an environment with vLLM 0.30.0 and kvcached" in fault
+    assert "leave the field out" not in fault
 
 
 def test_an_interpreter_tells_what_it_has_without_importing_it(tmp_path: Path) -> None:

@@ -234,6 +234,12 @@ def _release(version: str | None) -> str | None:
     return found.group() if found else None
 
 
+def takes_kvcached(version: str) -> bool:
+    """Whether kvcached runs on an installed version such as ``0.32.0+cpu``; not where it has another form."""
+    release = _release(version)
+    return release is not None and EngineBuild(release, "", "gpu").kvcached_supported
+
+
 def _keeps(version: str, kvcached: bool) -> bool:
     return not kvcached or EngineBuild(version, "", "gpu").kvcached_supported
 

@@ -9,6 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..engines import catalog
 from ..routers import ROUTERS
 from . import gpus, hub, listening, model_config, processor, room, stores, wanted_secrets
 from .errors import EnvironmentFault
@@ -138,10 +139,19 @@ def _way_out(gpu: bool) -> str:
     return f"{'' if gpu else make}{by_hand} (or KVSERVING_ENGINE_PYTHON)"
 
 
-def version_fault(wanted: str | None, engine: Interpreter) -> str | None:
-    """Why the installed vLLM is not the one that the spec names; None when it is, or none is named."""
+def version_fault(wanted: str | None, engine: Interpreter, *, kvcached: bool = False) -> str | None:
+    """Why the installed vLLM is not the one that the spec names; None when it is, or none is named.
+
+    With ``kvcached`` the installed one is no way out where kvcached does not run on it.
+    """
     if wanted is None or engine.vllm is None or wanted == engine.vllm:
         return None
+    if kvcached and not catalog.takes_kvcached(engine.vllm):
+        return (
+            f"spec.engine.version is {wanted}, but {engine.path} has vLLM {engine.vllm}, on which kvcached does not"
+            f" run: name an environment with vLLM {wanted} and kvcached {catalog.KVCACHED_VERSION} by --engine-python,"
+            " or set spec.kvcached.enabled to false and leave the version out"
+        )
     return (
         f"spec.engine.version is {wanted}, but {engine.path} has vLLM {engine.vllm}: leave the field out to use that"
         f" one, or name an environment with {wanted} by --engine-python"

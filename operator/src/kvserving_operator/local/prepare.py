@@ -44,7 +44,7 @@ def prepare(serving: KVServing, options: Options, directory: ServiceDir, tell: C
     router_path = launchers.choose(options.router_python, "KVSERVING_ROUTER_PYTHON")
     engine = launchers.inspect(engine_path)
     router = engine if router_path == engine_path else launchers.inspect(router_path)
-    if fault := preflight.version_fault(serving.spec.engine.version, engine):
+    if fault := preflight.version_fault(serving.spec.engine.version, engine, kvcached=serving.spec.kvcached.enabled):
         raise EnvironmentFault(fault)
 
     model, l2 = serving.spec.model, serving.spec.cache.l2
