@@ -97,6 +97,17 @@ def test_tcp_between_gpus_of_one_node_is_told_where_it_matters() -> None:
     assert "between GPUs of one node it moves over their NVLinks, and by TCP as well where they have none" in why
 
 
+def test_nothing_is_said_of_tcp_between_nodes_where_there_is_one_machine() -> None:
+    spec = edited(edited(SPEC, "transfer.rdma.resource", None), "transfer.lease", "5s")
+    reading = load.inspect(
+        {"apiVersion": "kvserving.dev/v1alpha1", "kind": "KVServing", "metadata": {"name": "qwen"}, "spec": spec},
+        strict=True,
+    )
+    found = {finding.check for finding in checks.of_object(of_reading(reading, local=True))}
+    assert "transfer-over-tcp" not in found
+    assert "lease-short" in found
+
+
 def test_the_size_that_l1_needs_is_the_models_own_arithmetic() -> None:
     # Qwen3-8B: 36 layers, 8 KV heads of 128, keys and values, two bytes: 147,456 bytes a token, 40,960 tokens.
     text = told(edited(SPEC, "cache.l1.size", "5Gi"))["l1-small"].what

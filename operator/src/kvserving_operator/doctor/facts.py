@@ -165,6 +165,8 @@ class ObjectFacts:
     live: Live | None = None
     model: tuple[tuple[str, str], ...] = ()
     disks: tuple[tuple[str, str], ...] = ()
+    local: bool = False
+    """Whether it was looked at for this machine, not for a cluster."""
 
 
 @dataclass(frozen=True)

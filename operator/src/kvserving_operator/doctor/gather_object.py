@@ -56,7 +56,7 @@ def of_reading(reading: load.Reading, *, local: bool) -> ObjectFacts:
         return ObjectFacts("", "", None, None, reading.faults)
     known, model = _model(serving.spec) if local else (None, ())
     found = _planned(reading, serving, site, Observed(facts=known))
-    return replace(found, model=model, disks=_full_disks(found) if local else ())
+    return replace(found, local=local, model=model, disks=_full_disks(found) if local else ())
 
 
 def _full_disks(facts: ObjectFacts) -> tuple[tuple[str, str], ...]:

@@ -15,7 +15,7 @@ from ...kv_size import block_bytes, block_tokens
 from ...memory import ranks_per_pod
 from ...plan import engine as planned_engine
 from ...plan.context import Context, make_context
-from ...plan.types import CLUSTER, Notice, Observed
+from ...plan.types import CLUSTER, Notice, Observed, Site
 from ...reasons import Reason
 from ..facts import ObjectFacts
 from ..findings import Finding, Severity, error, info, warning
@@ -122,7 +122,7 @@ def findings(facts: ObjectFacts) -> Iterator[Finding]:
             yield _notice(notice)
     if facts.serving is None or facts.faults:
         return
-    ctx = make_context(facts.serving, CLUSTER, Observed())
+    ctx = make_context(facts.serving, Site("local") if facts.local else CLUSTER, Observed())
     for check in (_image, _weights, _prefix_cache, _lengths, _transfer, _tiers, _network):
         yield from check(ctx)
 
@@ -213,7 +213,7 @@ def _transfer(ctx: Context) -> Iterator[Finding]:
     if not ctx.disaggregated:
         return
     transfer = ctx.spec.transfer
-    if not ctx.cpu and not planned_engine.uses_rdma(ctx):
+    if not ctx.site.local and not ctx.cpu and not planned_engine.uses_rdma(ctx):
         yield warning(
             "transfer-over-tcp",
             "spec.transfer.rdma",
