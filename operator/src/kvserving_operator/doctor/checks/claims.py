@@ -72,7 +72,8 @@ def _unbound(facts: ObjectFacts, live: Live, name: str, claim: Body, *, waiting:
     source = claim_source(name, facts.name.rpartition("/")[2], spec)
     made = source.endswith("storageClass") and f"PersistentVolumeClaim {name}" in map(name_of, live.children)
     known = None if live.classes is None else sorted(str(body["metadata"]["name"]) for body in live.classes)
-    what = f"it is {(claim.get('status') or {}).get('phase') or 'new'} (storage class {kept or 'none is named'})"
+    named = f"storage class {kept}" if kept else "it names no storage class"
+    what = f"it is {(claim.get('status') or {}).get('phase') or 'new'} ({named})"
     if kept and known is not None and kept not in known:
         what += f", and there is no storage class {kept}"
     fix = "`kubectl describe pvc` says why; engines need a class that can do ReadWriteMany"
