@@ -20,7 +20,7 @@ _KILLED_SECONDS = 5.0
 def kill_all(find: Callable[[], Sequence[int]]) -> None:
     """Kill what ``find`` gives until it gives nothing, resource trackers last and only where they do not end."""
     while left := list(find()):
-        if others := [pid for pid in left if pid not in procfs.trackers(left)]:
+        if others := _without_trackers(left):
             procfs.send(others, signal.SIGKILL)
             waiting.all_gone(others, _KILLED_SECONDS)
         elif not waiting.all_gone(left, _TRACKER_SECONDS):
@@ -31,9 +31,14 @@ def kill_all(find: Callable[[], Sequence[int]]) -> None:
 async def kill_all_async(find: Callable[[], Sequence[int]]) -> None:
     """As ``kill_all``, without blocking the event loop."""
     while left := list(await asyncio.to_thread(find)):
-        if others := [pid for pid in left if pid not in procfs.trackers(left)]:
+        if others := _without_trackers(left):
             procfs.send(others, signal.SIGKILL)
             await waiting.all_gone_async(others, _KILLED_SECONDS)
         elif not await waiting.all_gone_async(left, _TRACKER_SECONDS):
             procfs.send(left, signal.SIGKILL)
             await waiting.all_gone_async(left, _KILLED_SECONDS)
+
+
+def _without_trackers(pids: Sequence[int]) -> list[int]:
+    trackers = procfs.trackers(pids)
+    return [pid for pid in pids if pid not in trackers]
