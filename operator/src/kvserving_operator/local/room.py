@@ -15,6 +15,7 @@ from ..memory import CPU_ENGINE_BYTES, MOST_OF_DECODE
 from .logfile import LIMIT
 from .pods import LocalPod
 from .run import Run
+from .storedisk import nearest
 
 GIB = 2**30
 _OTHER_FILES = 64 * 2**20
@@ -160,7 +161,7 @@ def full_disks(pods: list[LocalPod], folder: Path, free: Callable[[Path], int]) 
         parts.append((store, told, max(0, bound - held)))
     disks: dict[int, list[tuple[Path, str, int]]] = {}
     for part in parts:
-        disks.setdefault(_there(part[0]).stat().st_dev, []).append(part)
+        disks.setdefault(nearest(part[0]).stat().st_dev, []).append(part)
     return [fault for needs in disks.values() if (fault := _full(needs, free(needs[0][0])))]
 
 
@@ -180,7 +181,7 @@ def disk_needed(pods: int) -> int:
 
 def free_disk(folder: Path) -> int:
     """Bytes that this user may still write where ``folder`` is, or is to be."""
-    stats = os.statvfs(_there(folder))
+    stats = os.statvfs(nearest(folder))
     return stats.f_bavail * stats.f_frsize
 
 
@@ -217,10 +218,3 @@ def _held(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += os.lstat(os.path.join(where, name)).st_size
     return total
-
-
-def _there(folder: Path) -> Path:
-    """The folder, or the nearest above it that exists."""
-    while not folder.exists():
-        folder = folder.parent
-    return folder

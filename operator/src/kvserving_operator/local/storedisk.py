@@ -33,9 +33,15 @@ def look(folder: str) -> StoreDisk | None:
     """The disk of that folder, which need not exist yet; None for no folder, and for one that cannot be asked."""
     if not folder:
         return None
-    place = next((each for each in (Path(folder), *Path(folder).parents) if each.exists()), Path("/"))
     try:
-        found = os.statvfs(place)
+        found = os.statvfs(nearest(Path(folder)))
     except OSError:
         return None
     return StoreDisk(folder, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
+
+
+def nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
